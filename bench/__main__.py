@@ -75,8 +75,7 @@ def print_list(found: Catalog, output_format: str) -> int:
     *cells, formulas = zip(*rows, strict=True)
     turns = {"command": 0, "op": 0, "shape": 0, "dtypes": 2, "providers": 1}
     columns = [
-        Column(title, texts, goes_below=turns[title])
-        for title, texts in zip(turns, cells, strict=True)
+        Column(title, texts, leaves=turns[title]) for title, texts in zip(turns, cells, strict=True)
     ]
     table = Table(
         rows=lambda: [dict(zip((*turns, "formula"), row, strict=True)) for row in rows],

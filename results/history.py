@@ -5,7 +5,7 @@ chosen run, or with the median of several.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain, pairwise
@@ -24,14 +24,11 @@ from results.show.grid import (
     Cells,
     Table,
     flat,
-    print_cells,
-    print_lines,
-    texts_of,
 )
 from results.show.options import add, add_format, number
 from results.show.picture import add_picture
 from results.show.table import format_half_width
-from results.show.terminal import Parser, busy, printable
+from results.show.terminal import Parser, busy
 from results.show.units import ABSENT, TIME_UNITS, count, duration, percent
 from results.stats.comparison import (
     FASTER,
@@ -47,9 +44,7 @@ from results.store.runfile import Run, RunFileError, StoreError, load_run
 from results.store.runs import RunSummary, find_run, list_runs
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from rich.console import Console
 
 EPILOG = """A run is marked if the definition of its op changed since the previous run (`op_sha256`,
 which ignores comments): the time may have changed because the op did.
@@ -107,22 +102,18 @@ def add_options(parser: Parser, run_help: str) -> None:
 
 
 def run(options: argparse.Namespace, directory: Path) -> int:
-    from results.show.picture import check_picture, save_picture
+    from results.show.picture import save_picture
 
-    if options.output is not None:
-        check_picture(options.output)
+    selection = Selection.of(options)
     runs = list_runs(directory, counts_records=False)
-    runs = [run for run in runs if run.started_s >= (options.since or 0.0)]
+    runs = [run for run in runs if run.error or selection.fits_run(run)]
     if not runs:
-        since = "" if options.since is None else " in that time"
-        raise StoreError(f"no run in {directory}{since}: python -m bench.matmul makes one")
-    loaded, notes = _read(runs, options.machine)
+        raise StoreError(f"no run in {directory} matches: python -m bench.matmul makes one")
+    loaded, notes = _read(runs)
     chosen = load_run(find_run(options.against, directory)) if options.against is not None else None
     read = [*loaded, chosen] if chosen else loaded
     try:
-        series = history(
-            loaded, chosen, Selection.of(options), options.margin, options.metric, options.window
-        )
+        series = history(loaded, chosen, selection, options.margin, options.metric, options.window)
     except CompareError as error:
         raise with_problem(error, read) from None
     if options.output is not None:
@@ -130,20 +121,18 @@ def run(options: argparse.Namespace, directory: Path) -> int:
             save_picture(draw(series, options.theme), options.output)
     table = Table(
         rows=lambda: _flat_rows(series),
-        shown=lambda: texts_of(_rows(series)),
+        cells=lambda: _rows(series),
+        notes_title="flags",
+        title=_heading(series),
         document=lambda: {"method": METHOD, "series": series},
-        head=lambda: f"**{_heading(series)}**\n\n",
-        draw=lambda console: _print_table(series, console),
     )
     return finish(table.render(options.format), read, notes, picture=options.output)
 
 
-def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], list[str]]:
+def _read(runs: Iterable[RunSummary]) -> tuple[list[Run], list[str]]:
     loaded: list[Run] = []
     notes: list[str] = []
     for summary in sorted(runs, key=lambda run: (run.started_s, run.run_id)):
-        if summary.error is None and device not in (None, summary.device_slug):
-            continue
         try:
             loaded.append(load_run(summary.path))
             notes += loaded[-1].notes
@@ -177,7 +166,7 @@ def history(
         host = _host(run) or host
         for key, side in sides_of_run(run).items():
             by_row.setdefault((key, host), []).append(side)
-    _check_one_case([key for key, _ in by_row], selection)
+    _check_one_case([key for key, _ in by_row])
     chosen_sides = sides_of_run(selection.records_of(chosen)) if chosen else {}
     if chosen and chosen_sides.keys().isdisjoint(key for key, _ in by_row):
         raise CompareError(f"--against: {chosen.path} has no successful record of this case")
@@ -253,20 +242,18 @@ def _host(run: Run) -> str:
     return str(run.environment.host.get("name") or "")
 
 
-def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
+def _check_one_case(keys: Sequence[RowKey]) -> None:
     if not keys:
-        parts = [",".join(sorted(part)) for part in selection.names.values() if part]
-        shown = " ".join(parts) or "anything"
         raise CompareError(
-            f"no run has a successful record of {shown}; list runs with python -m results list"
+            "no run has a successful record that matches; see python -m results list"
         )
     for name in (*CASE, "shape"):
         values = list(dict.fromkeys(str(getattr(key, name)) for key in keys))
         if len(values) > 1:
-            shown = ", ".join(values[:MAX_LISTED]) + (", ..." if len(values) > MAX_LISTED else "")
+            shown = ", ".join(values[:MAX_LISTED])
             raise CompareError(
-                f"a history shows one case, but {len(values)} values of --{name} match: {shown}; "
-                f"choose one"
+                f"a history shows one case, but {len(values)} values of --{name} match, such as "
+                f"{shown}; choose one"
             )
 
 
@@ -307,10 +294,7 @@ def _rows(series: Sequence[Series]) -> list[Cells]:
     rows = []
     for name, case in zip(_names(series), series, strict=True):
         for point in case["points"]:
-            cells = _cells(point, name, case)
-            if point["is_redefined"]:
-                cells = {title: cell._replace(style="bold") for title, cell in cells.items()}
-            rows.append(cells)
+            rows.append(_cells(point, name, case))
     return rows
 
 
@@ -331,7 +315,7 @@ def _cells(point: Object, provider: str, case: Series) -> Cells:
     return {
         "date": Cell(_short_date(point["started_at"])),
         "revision": Cell(point["revision"] or ABSENT),
-        "provider": Cell(provider, goes_below=4, heads=True),
+        "provider": Cell(provider, leaves=4),
         "MFU" if case["metric"] == "mfu" else "time": Cell(text(point["value"]), "right"),
         "95% CI": Cell(half_width, "right"),
         f"time ratio to {base}": Cell(ratio, "right", leaves=2),
@@ -348,11 +332,6 @@ def _names(series: Sequence[Series]) -> list[str]:
     return [f"{case['provider']} on {case['host']}" for case in series]
 
 
-def _print_table(series: Sequence[Series], console: Console) -> None:
-    print_lines(console, f"{_heading(series)}\n")
-    print_cells(console, _rows(series), "flags")
-
-
 def _short_date(text: str) -> str:
     moment = datetime.fromisoformat(text)
     return f"{moment.astimezone(UTC) if moment.tzinfo else moment:%Y-%m-%d %H:%M}"
@@ -364,7 +343,7 @@ def _heading(series: Sequence[Series]) -> str:
     words.append(f"on {case['device']}")
     if "against" in case:
         words.append(f"against {case['against']}")
-    return printable(" ".join(words))
+    return " ".join(words)
 
 
 WIDTH = 11.0
@@ -383,6 +362,8 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
     """Return the plot: a line for each provider, runs by date, crosses for runs with
     interference.
     """
+    from numpy import array
+
     from results.show import picture
 
     points: list[Object] = []
@@ -405,13 +386,26 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         axes = figure.subplots()
         figure.subplots_adjust(0.085, foot / figure.get_figheight(), 0.975, top)
         for number, (name, case) in enumerate(zip(_names(series), series, strict=True)):
-            _draw_line(axes, name, case["points"], positions, number, scale)
+            of_case = case["points"]
+            values = array([point["value"] for point in of_case]) / scale
+            ends = array([point["ci95"] or (point["value"],) * 2 for point in of_case]) / scale
+            axes.errorbar(
+                [positions[point["run_id"]] for point in of_case],
+                values,
+                yerr=[(values - ends[:, 0]).clip(0), (ends[:, 1] - values).clip(0)],
+                capsize=3,
+                linewidth=1.4,
+                marker=picture.SERIES_MARKERS[number % len(picture.SERIES_MARKERS)],
+                color=picture.series_color(number),
+                markersize=5,
+                label=picture.plain(picture.end_of(name, 44)),
+            )
         disturbed = [point for point in points if not DISTURBED.isdisjoint(point["flags"])]
         if disturbed:
             at = [positions[point["run_id"]] for point in disturbed]
-            values = [point["value"] / scale for point in disturbed]
+            crossed = [point["value"] / scale for point in disturbed]
             ink = picture.tone(picture.INK)
-            axes.plot(at, values, "x", color=ink, markersize=10, zorder=3, label="disturbed")
+            axes.plot(at, crossed, "x", color=ink, markersize=10, zorder=3, label="disturbed")
         step = -(-len(order) // MAX_TICKS)
         dates = []
         for run_id in order[::step]:
@@ -430,30 +424,3 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         axes.set_ylabel(label, fontsize=picture.AXIS_PT)
         figure.legend(fontsize=picture.LEGEND_PT, frameon=False, loc="lower left", ncols=3)
     return figure
-
-
-def _draw_line(
-    axes: Axes,
-    name: str,
-    points: Sequence[Object],
-    positions: Mapping[str, int],
-    number: int,
-    scale: float,
-) -> None:
-    from numpy import array
-
-    from results.show.picture import SERIES_MARKERS, end_of, plain, series_color
-
-    values = array([point["value"] for point in points]) / scale
-    ends = array([point["ci95"] or (point["value"], point["value"]) for point in points]) / scale
-    axes.errorbar(
-        [positions[point["run_id"]] for point in points],
-        values,
-        yerr=[(values - ends[:, 0]).clip(0), (ends[:, 1] - values).clip(0)],
-        capsize=3,
-        linewidth=1.4,
-        marker=SERIES_MARKERS[number % len(SERIES_MARKERS)],
-        color=series_color(number),
-        markersize=5,
-        label=plain(end_of(name, 44)),
-    )

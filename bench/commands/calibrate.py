@@ -8,12 +8,12 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from bench.harness.cli.arguments import chosen
 from bench.harness.op import Families, Op
 from bench.harness.settings import SAVING, Argv, Settings
-from results.show.grid import Column, Table, print_grid, print_lines
+from results.show.grid import Cell, Cells, Table, drop_silent, print_cells, print_lines
 from results.show.options import Names, add, given, parameters
 from results.show.terminal import INTERRUPTED, Parser, printable
 from results.show.units import ABSENT, quantity
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from bench.harness.calibrate.setup import Part, Setup
     from bench.harness.run import Run
-    from results.record import Record
+    from results.record import Object, Record
     from roofline.machine import Ceiling
 
 DESCRIPTION = """\
@@ -65,6 +65,9 @@ COLUMNS = (
     "measured_at",
 )
 """Columns of CSV and Markdown."""
+
+ALWAYS = ("ceiling", "of", "95% CI", "by")
+"""Columns that are shown even if all their cells are equal."""
 
 DTYPES = {
     ("cpu", False): ("bf16", "fp32"),
@@ -197,7 +200,7 @@ def planned(options: Options, setup: Setup, matmul: Op) -> list[tuple[str, Part]
 def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence[str]]) -> Table:
     from results.show.rows import document
 
-    def content() -> dict[str, Any]:
+    def content() -> Object:
         entries = [asdict(entry) | {"unit": entry.unit} for entry in ceilings]
         return document(run.environment, run.records) | {"ceilings": entries, **notes}
 
@@ -207,9 +210,9 @@ def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence
         print_header(run.environment, (), console)
         print_lines(console, "" if ceilings else "\nno ceiling was measured")
         if ceilings:
-            print_grid(
-                console, columns_of(ceilings), [entry.config or "" for entry in ceilings], "by"
-            )
+            rows = list(map(cells_of, ceilings))
+            drop_silent(rows, ALWAYS)
+            print_cells(console, rows, "by")
         missing = [f"not measured: {reason}" for reason in notes["not_measured"]]
         print_lines(
             console, "", *map(printable, (*notes["decomposition"], *missing, *notes["doubts"]))
@@ -220,29 +223,20 @@ def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence
     )
 
 
-def columns_of(ceilings: Sequence[Ceiling]) -> list[Column]:
-    facts = {
-        "SM clock": [
-            f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else ABSENT
-            for entry in ceilings
-        ],
-        "power": [f"{entry.power_w:.0f} W" if entry.power_w else ABSENT for entry in ceilings],
-        "per J": [
-            f"{entry.flops_per_j / 1e12:.3g} TFLOP/J" if entry.flops_per_j else ABSENT
-            for entry in ceilings
-        ],
+def cells_of(ceiling: Ceiling) -> Cells:
+    clock_hz = ceiling.sm_clock_hz
+    power_w = ceiling.power_w
+    per_j = ceiling.flops_per_j
+    return {
+        "ceiling": Cell(ceiling.quantity),
+        "of": Cell(ceiling.name),
+        "value": Cell(quantity(ceiling.value, ceiling.unit), "right"),
+        "95% CI": Cell(interval_text(ceiling), leaves=4),
+        "SM clock": Cell(f"{clock_hz / 1e6:.0f} MHz" if clock_hz else ABSENT, "right", 1),
+        "power": Cell(f"{power_w:.0f} W" if power_w else ABSENT, "right", 2),
+        "per J": Cell(f"{per_j / 1e12:.3g} TFLOP/J" if per_j else ABSENT, "right", 3),
+        "by": Cell(ceiling.config or ""),
     }
-    known = [(title, texts) for title, texts in facts.items() if set(texts) != {ABSENT}]
-    return [
-        Column("ceiling", [entry.quantity for entry in ceilings]),
-        Column("of", [entry.name for entry in ceilings]),
-        Column("value", [quantity(entry.value, entry.unit) for entry in ceilings], "right"),
-        Column("95% CI", list(map(interval_text, ceilings)), goes_below=4),
-        *(
-            Column(title, texts, "right", leaves=turn)
-            for turn, (title, texts) in enumerate(known, 1)
-        ),
-    ]
 
 
 def doubts(records: Sequence[Record]) -> list[str]:
@@ -256,7 +250,7 @@ def doubts(records: Sequence[Record]) -> list[str]:
     return [f"{flag}: may be too low: {', '.join(flagged)}" for flag, flagged in names.items()]
 
 
-def row_of(ceiling: Ceiling) -> dict[str, Any]:
+def row_of(ceiling: Ceiling) -> Object:
     low, high = ceiling.ci95 or (None, None)
     p5, p95 = ceiling.p5_p95 or (None, None)
     derived = {"unit": ceiling.unit, "flops_per_j": ceiling.flops_per_j}

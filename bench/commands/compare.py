@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 from bench.harness.cli import main
@@ -169,7 +168,6 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
 
     options = given(Options, args)
     settings = given(Settings, args)
-    known = [op.name for op in chain.from_iterable(families.values())]
     for name in merged_options(families):
         if options.functions and vars(args)[name] is not None:
             raise UsageError(f"--{name} is an option of an op, not of functions; remove it")
@@ -181,10 +179,10 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     if options.workload or options.on is not None:
         raise UsageError("--workload and --on need a definition.json and its solutions")
     if options.functions:
-        return show(run_functions(options, settings, argv, known), options.fail_on)
+        return show(run_functions(options, settings, argv), options.fail_on)
     options = replace(options, own=vars(args))
     if not options.op:
-        raise UsageError(f"expected --op, one or more of {', '.join(known)}")
+        raise UsageError("expected --op, or functions; python -m bench list shows all ops")
     ops = chosen_ops(options.op, families)
     for name, by_family in merged_options(families).items():
         is_given = options.own[name] is not None
@@ -220,11 +218,8 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     baselines = [rows[0] for rows in cases if not rows[0].refused]
     dtypes = dict.fromkeys(row.case.dtype for row in baselines)
     mixes = mixes_for(row.op.work(row.case) for row in baselines)
-    notes = []
-    if options.baseline is None:
-        notes.append(f"baseline: {baseline}, the first provider; --baseline names another")
     names = [baseline, *providers[1:]]
-    run_comparison(run, options, names, measures, tuple(dtypes), notes, mixes)
+    run_comparison(run, options, names, measures, tuple(dtypes), mixes)
     return show(run, options.fail_on)
 
 
@@ -290,10 +285,8 @@ def show(run: Run, fail_on: str) -> int:
     if saved is not None:
         print_path("saved", saved, settings.format)
     if not compared.rows:
-        say(
-            "nothing was compared"
-            + ("" if run.is_interrupted else f": {describe(compared.unmatched[-1])}")
-        )
+        reason = "" if run.is_interrupted else f": {describe(compared.unmatched[-1])}"
+        say(f"nothing was compared{reason}")
     elif settings.plot is not None:
         save_picture(draw(compared), settings.plot)
         print_path("plot", settings.plot, settings.format)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from bench.commands.compare import Options
 
 
-def run_functions(options: Options, settings: Settings, argv: Argv, ops: Collection[str]) -> Run:
-    """Measure the functions that the options name, and return the run, not shown yet. `ops` are the
-    names of all ops.
-    """
+def run_functions(options: Options, settings: Settings, argv: Argv) -> Run:
+    """Measure the functions that the options name, and return the run, not shown yet."""
     for option in ("op", "provider", "size"):
         if getattr(options, option) is not None:
             raise UsageError(f"functions are compared without --{option}; remove it")
@@ -63,17 +61,12 @@ def run_functions(options: Options, settings: Settings, argv: Argv, ops: Collect
         shapes=[extents(text) for text in options.shape or ()],
         given=given,
     )
-    notes = [
-        f"{op} is an op: --op {op} --provider checks it against fp64"
-        for op in sorted({name.rpartition(":")[2] for name in options.functions} & set(ops))
-    ]
-    return run_cases([case], names, notes, options, settings, argv)
+    return run_cases([case], names, options, settings, argv)
 
 
 def run_cases(
     cases: Sequence[Case],
     names: Sequence[str],
-    notes: Sequence[str],
     options: Options,
     settings: Settings,
     argv: Argv,
@@ -86,7 +79,7 @@ def run_cases(
     if settings.gpu is None:
         run.ceilings = known_ceilings(device)
     measures = [partial(measured, case, names) for case in cases]
-    run_comparison(run, options, names, measures, None, notes)
+    run_comparison(run, options, names, measures, None)
     return run
 
 
@@ -96,13 +89,12 @@ def run_comparison(
     names: Sequence[str],
     measures: Sequence[Callable[[Run, ComparePolicy], list[Record]]],
     dtypes: Sequence[str] | None,
-    notes: Sequence[str],
     mixes: Sequence[str] = MIXES,
 ) -> None:
     """Measure case by case, the baseline of `names` first; the records of a case are saved when all
     of them are verified again.
 
-    `dtypes` and `mixes` are those of `Run.start`; `notes` are printed first.
+    `dtypes` and `mixes` are those of `Run.start`.
     """
     settings = run.settings
     progress = run.progress
@@ -115,8 +107,6 @@ def run_comparison(
     run.saved = policy.to_dict() | settings.to_dict() | {"baseline": names[0]}
     with run:
         run.start(dtypes, mixes=mixes)
-        for note in notes:
-            progress.note(note)
         progress.expect(len(measures), run.share_s)
         tries = 1 + options.confirm
         for index, measure in enumerate(measures):

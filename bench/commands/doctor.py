@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.harness import clock
 from bench.harness.cli.arguments import Request, chosen_ops, make_cases
@@ -31,7 +30,7 @@ from results.stats.verdict import smallest_detectable_change
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
     from bench.harness.run import Progress
-    from results.record import Record
+    from results.record import Object, Record
     from roofline.machine import Machine
 
 DESCRIPTION = """\
@@ -132,7 +131,7 @@ class Checkup:
     began: float = field(default_factory=clock.now)
     findings: list[Finding] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
-    noise: dict[str, Any] = field(default_factory=dict)
+    noise: Object = field(default_factory=dict)
 
     @property
     def is_fit(self) -> bool:
@@ -155,7 +154,7 @@ class Checkup:
     def text(self, form: str) -> str:
         from bench.harness.device.device import environment_facts
 
-        content: dict[str, Any] = {
+        content: Object = {
             "fit": self.is_fit,
             "device": asdict(self.device),
             "gpu": self.ceilings.slug,
@@ -206,13 +205,10 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
             check_all(checkup)
         except KeyboardInterrupt:
             is_interrupted = True
-    counts = Counter(finding.status for finding in checkup.findings)
-    counted = ", ".join(f"{counts[status]} {status}" for status in COLORS if counts[status])
-    text = f" ({counted}; {clock.now() - checkup.began:.0f} s)"
     if checkup.is_fit:
-        checkup.print(text, "ready to measure", "green")
+        checkup.print("", "ready to measure", "green")
     else:
-        checkup.print(text, "not ready: see the lines marked bad", "red")
+        checkup.print("", "not ready: see the lines marked bad", "red")
     if settings.format != "table":
         print_out(checkup.text(settings.format))
     if is_interrupted:

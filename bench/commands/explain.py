@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
 from itertools import chain
-from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.op import Families
 from bench.harness.settings import Argv
+from results.show.grid import Cell, print_cells
 from results.show.spelling import did_you_mean, known_as
-from results.show.terminal import Parser, as_typed, print_out
-from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, Word, lines_about
+from results.show.terminal import Parser, as_typed, drawn, print_out
+from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, lines_about
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DESCRIPTION = """\
 Explain a flag, column, verdict, bound or term: its meaning, what to do about it, and where to read
@@ -60,11 +63,8 @@ def answer(text: str) -> list[str]:
     glossary if no text.
     """
     if not text:
-        lines: list[str] = []
-        for kind, words in KINDS.items():
-            lines += ["", f"{kind}:", *listed(words)]
-        return lines[1:]
-    text = re.sub("[- ]bound| (?=%)", "", ALIASES.get(text.lower(), text))
+        return drawn(glossary).splitlines()
+    text = re.sub("[- ](bound|side)| (?=%)", "", ALIASES.get(text.lower(), text))
     before, _, share = text.rpartition(" ")
     if before and share.rstrip("%").replace(".", "", 1).isdecimal():
         name = known_as(before.removesuffix(" at"), [*BOUNDS, *UTILIZATIONS])
@@ -77,7 +77,7 @@ def answer(text: str) -> list[str]:
             )
         about = lines_about(bound, share_pct)
         return about if name == bound else [*answer(name), *about]
-    matches = [COLUMNS["bound"], BOUNDS[before]] if share == "side" and before in BOUNDS else []
+    matches = []
     for words in reversed(KINDS.values()):  # a term or bound before a column of that name
         if (name := known_as(text, words)) in words:
             matches.append(words[name])
@@ -94,17 +94,8 @@ def answer(text: str) -> list[str]:
     return lines
 
 
-def listed(words: Mapping[str, Word]) -> list[str]:
-    """Return the names and meanings in two columns, 100 characters wide."""
-    width = max(map(len, words))
-    lines = []
-    for name, word in words.items():
-        first = f"  {name:<{width}}  "
-        lines += wrap(
-            word.meaning,
-            100,
-            initial_indent=first,
-            subsequent_indent=" " * len(first),
-            break_on_hyphens=False,
-        )
-    return lines
+def glossary(console: Console) -> None:
+    for kind, words in KINDS.items():
+        rows = [{kind: Cell(name), "meaning": Cell(word.meaning)} for name, word in words.items()]
+        print_cells(console, rows, "meaning")
+        console.print()

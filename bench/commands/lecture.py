@@ -5,22 +5,22 @@ measures.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from bench.harness.cli.arguments import EXIT_CODES, UsageError
 from bench.harness.op import Families
 from bench.harness.settings import Argv, Settings
-from results.show.grid import Column, Table, print_grid, print_lines
+from results.show.grid import Cell, Row, Table, print_cells, print_lines
 from results.show.options import OUTPUT, Parameter, add, given, number, parameters, path
 from results.show.table import describe
 from results.show.terminal import OK, Parser, say
 from results.show.units import count, duration, percent, quantity
 from results.show.units import number as number_text
-from roofline.commands.notes import COMMAND, SECTIONS, load_notes, print_by_subject, verdict_counts
+from roofline.commands.notes import SECTIONS, load_notes, print_by_subject, verdict_counts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,6 +49,7 @@ COLUMNS = {
     "right": 4,
     "verdict": 0,
     "measured here": 2,
+    "command": 1,
 }
 """Columns of the table, with the turn in which each leaves a narrow terminal; 0: never."""
 
@@ -84,8 +85,7 @@ def add_options(parser: Parser) -> None:
     add(
         parser,
         parameters(Settings),
-        ("device", "threads", "gpu", "seed", "format", "budget_s", "no_save", "quiet", "verbose"),
-        verbose="show the commands",
+        ("device", "threads", "gpu", "seed", "format", "budget_s", "no_save", "quiet"),
         budget_s=f"time limit for measuring the rows (default: {BUDGET_S[False]:g}, with --quick "
         f"{BUDGET_S[True]:g})",
     )
@@ -118,17 +118,22 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     environment = lecture.environment
     rows = [measured.statement(claim, found, sizes) for claim in claims]
     trap = measured.synchronize_trap(lecture, found["matmul"]) if "matmul" in found else []
-    columns = COLUMNS | COMMAND if settings.verbose else COLUMNS
     note = ASYNCHRONOUS if device.is_gpu else SYNCHRONOUS
 
     def draw(console: Console) -> None:
         shown = [row | {"measured here": figure_text(row)} for row in rows]
-        print_by_subject(console, shown, "section", columns, "statement")
+        print_by_subject(console, shown, "section", COLUMNS, "statement")
         if trap:
-            titles = ("one matmul, timed", "time", "MFU that it implies")
-            cells = zip(*trap_texts(trap), strict=True)
-            print_grid(
-                console, [Column(title, texts) for title, texts in zip(titles, cells, strict=True)]
+            print_cells(
+                console,
+                [
+                    {
+                        "one matmul, timed": Cell(timing),
+                        "time": Cell(time),
+                        "MFU that it implies": Cell(mfu),
+                    }
+                    for timing, time, mfu in trap_texts(trap)
+                ],
             )
             print_lines(console, note, "")
         print_lines(console, summary(rows))
@@ -172,7 +177,7 @@ def _check_page(page: Path | str) -> None:
     check_output(page, replaces=True)
 
 
-def figure_text(row: Mapping[str, Any]) -> str:
+def figure_text(row: Row) -> str:
     """Return the figure of a row with its unit, and `*` if a measurement is flagged."""
     value = row["measured"]
     unit = row["unit"]
@@ -189,7 +194,7 @@ def figure_text(row: Mapping[str, Any]) -> str:
     return f"{text} {unit}".rstrip() + mark
 
 
-def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+def trap_texts(trap: Sequence[Row]) -> list[tuple[str, str, str]]:
     marks = {True: "", False: ", impossible"}
     return [
         (
@@ -201,7 +206,7 @@ def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     ]
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+def summary(rows: Sequence[Row]) -> str:
     measured = sum(row["measured"] is not None for row in rows)
     flags = ", ".join(dict.fromkeys(chain.from_iterable(row["flags"] for row in rows)))
     marked = f"; *: a measurement is flagged {flags}" if flags else ""

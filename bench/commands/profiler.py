@@ -358,7 +358,7 @@ def replace_operation(options: Options, settings: Settings, argv: Argv) -> int:
     known = {"op": name, "case": "largest call"}
     alone = replace(step, settings=in_place, known=known, is_whole=False)
     how = compare.Options()
-    run = run_cases([step, alone], [name, new], [], how, settings, argv)
+    run = run_cases([step, alone], [name, new], how, settings, argv)
     code = compare.show(run, how.fail_on)
     compared = compare_live(run.environment, run.records, name, how.margin)
     share = sum(spent_s) / totals.time_s

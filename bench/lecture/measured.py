@@ -19,15 +19,16 @@ from bench.harness.op_file import module_of, modules_sha256, options_of
 from bench.harness.run import Run
 from bench.harness.settings import Settings
 from bench.lecture.figures import CODE, FIGURES
-from results.record import Record
+from results.record import Object, Record
 from results.show.facts import facts_beside
+from results.show.grid import Row
 from results.show.options import given
 from results.show.rows import document
 
 _TABLES = facts_beside(__file__, "rows.toml")
 ROWS: dict[str, str] = _TABLES["rows"]
-SIZES: dict[str, dict[str, Any]] = _TABLES["sizes"]
-QUICK: dict[str, dict[str, Any]] = _TABLES["quick"]
+SIZES: dict[str, Object] = _TABLES["sizes"]
+QUICK: dict[str, Object] = _TABLES["quick"]
 LEFT_OUT: list[str] = _TABLES["quick_leaves_out"]
 
 Rows = Mapping[str, Any]
@@ -42,12 +43,12 @@ def needed(claims: Iterable[str], is_quick: bool) -> list[str]:
     return [name for name in ROWS if name in names]
 
 
-def sizes_of(device: Device, is_quick: bool) -> dict[str, Any]:
+def sizes_of(device: Device, is_quick: bool) -> Object:
     kind = "gpu" if device.is_gpu else "cpu"
     return SIZES[kind] | QUICK[kind] if is_quick else SIZES[kind]
 
 
-def measure(run: Run, names: Sequence[str], sizes: Mapping[str, Any]) -> Rows:
+def measure(run: Run, names: Sequence[str], sizes: Row) -> Rows:
     """Measure rows and return those that succeeded.
 
     Scenarios come first, because the run file is complete after the rows of ops.
@@ -95,7 +96,7 @@ def op_row(family: str, words: Sequence[str], device: Device, settings: Settings
     return row
 
 
-def statement(claim: Mapping[str, Any], found: Rows, sizes: Mapping[str, Any]) -> dict[str, Any]:
+def statement(claim: Row, found: Rows, sizes: Row) -> Object:
     """Return a claim of the notes with what was measured for it, and the commands of both."""
     name = claim["claim"]
     commands = [claim["command"]] if "roofline" in claim["command"] else []
@@ -143,7 +144,7 @@ def printed(code: str) -> bool | float | str:
     return value if isinstance(value, bool | int | float) else str(value)
 
 
-def synchronize_trap(run: Run, matmul: Any) -> list[dict[str, Any]]:
+def synchronize_trap(run: Run, matmul: Any) -> list[Object]:
     """Return the times of a measured matmul with and without synchronizing; `possible` is MFU <= 1.
 
     Without, a timer reads the time to launch a kernel: that of an operation on one element, which

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record, Step
+from results.show.grid import Row
 from results.show.picture import THEMES, own_style
 from results.show.units import quantity
 from results.store.runfile import write_output
@@ -32,13 +33,13 @@ def write_page(
     path: Path,
     environment: Environment,
     records: Sequence[Record],
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Row],
     **texts: Any,
 ) -> None:
     """Write the page; rows have the text of their figure in `figure`; `texts` are other variables
     of the template.
     """
-    sections: dict[str, list[Mapping[str, Any]]] = {}
+    sections: dict[str, list[Row]] = {}
     for row in rows:
         sections.setdefault(row["section"], []).append(row)
     text = "The measured rows under this machine's roofs"

@@ -29,7 +29,6 @@ from results.show.grid import (
     html_of,
     print_cells,
     print_lines,
-    texts_of,
 )
 from results.show.profile import (
     fusion_lines,
@@ -156,7 +155,7 @@ class Projection:
     def table(self, top: int = 20) -> Table:
         return Table(
             rows=self.rows,
-            shown=lambda: texts_of(self._cells(top)),
+            cells=lambda: self._cells(top),
             document=self.document,
             draw=lambda console: self._draw(console, top),
             notes=lambda: "\n".join(["\n", *self.sentences(), ""]),

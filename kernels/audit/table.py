@@ -1,11 +1,11 @@
-"""The tables of `python -m kernels`: which columns they have, and what a narrow terminal leaves
-out.
+"""The tables of `python -m kernels`: which columns they have, and what a narrow terminal
+moves below the rows.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.show.grid import Column, Table, print_grid
+from results.show.grid import Cell, Cells, Table
 
 TITLES = {
     "shape_class": "shapes",
@@ -43,7 +43,9 @@ AUDIT_COLUMNS = (
     "double_precision",
     "bound",
 )
-DROPPED_COLUMNS = (
+LEAVING = (
+    "dtypes",
+    "ops",
     "double_precision",
     "issue_budget_instructions_per_element",
     "stack_bytes",
@@ -54,10 +56,9 @@ DROPPED_COLUMNS = (
     "mma",
     "load_bits",
     "shape_class",
+    "instructions_per_element",
 )
-"""Columns that a narrow terminal drops, in this order."""
-COLUMNS_BELOW = ("dtypes", "ops")
-"""Columns that move into the note below their row, in this order."""
+"""Columns that move below their rows on a narrow terminal, in this order."""
 NOTE = "change"
 """The column that moves below its row if the terminal is too narrow."""
 
@@ -82,12 +83,9 @@ def render(
             for row in rows
         ],
         columns=columns,
-        titles=used,
-        shown=lambda: [
-            {TITLES.get(name, name): _shown(name, row[name]) for name in used} for row in rows
-        ],
+        cells=lambda: _cells(rows, used),
+        notes_title=NOTE if NOTE in used else "",
         document=lambda: {"environment": dict(environment), "rows": list(rows)},
-        draw=lambda console: _print_table(console, rows, used),
     )
     return table.render(form)
 
@@ -104,17 +102,12 @@ def _shown(name: str, value: Any) -> str:
     return str(value)
 
 
-def _print_table(console: Any, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    columns = [
-        Column(
-            TITLES.get(name, name),
-            [_shown(name, row[name]) for row in rows],
-            "right" if all(isinstance(row[name], int | float | None) for row in rows) else "left",
-            leaves=DROPPED_COLUMNS.index(name) + 1 if name in DROPPED_COLUMNS else 0,
-            goes_below=COLUMNS_BELOW.index(name) + 1 if name in COLUMNS_BELOW else 0,
-            heads=name == "kernel",
-        )
-        for name in names
-        if name != NOTE
-    ]
-    print_grid(console, columns, [row[NOTE] for row in rows] if NOTE in names else (), NOTE)
+def _cells(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Cells]:
+    cells: list[Cells] = [{} for _ in rows]
+    for name in names:
+        is_number = all(isinstance(row[name], int | float | None) for row in rows)
+        leaves = LEAVING.index(name) + 1 if name in LEAVING else 0
+        for row, shown in zip(rows, cells, strict=True):
+            text = _shown(name, row[name])
+            shown[TITLES.get(name, name)] = Cell(text, "right" if is_number else "left", leaves)
+    return cells

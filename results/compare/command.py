@@ -107,14 +107,11 @@ def add_options(parser: Parser, run_help: str) -> None:
 
 
 def run(options: argparse.Namespace, directory: Path) -> int:
-    from results.compare.comparison import compare
-    from results.compare.earlier import runs_beside
+    from results.compare.comparison import compare, nothing_common
     from results.compare.output import as_text, exit_code
     from results.compare.plot import draw
-    from results.show.picture import check_picture, save_picture
+    from results.show.picture import save_picture
 
-    if options.output is not None:
-        check_picture(options.output)
     chosen = Selection.of(options)
     names = (options.baseline_run, options.candidate_run)
     whole = [load_run(chosen.find(name, directory)) for name in names if name is not None]
@@ -134,9 +131,10 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     margin = saved.margin if options.margin is None else options.margin
     baseline = options.baseline or saved.baseline
     request = CompareOptions(saved.by, baseline, margin, options.force)
-    earlier = [*runs_beside(whole), *whole] if second and options.drift is None else []
     try:
-        compared = compare(loaded[0], second, request, options.drift, earlier)
+        compared = compare(loaded[0], second, request, options.drift)
+        if not compared.rows:
+            raise CompareError(nothing_common(compared.unmatched))
     except CompareError as error:
         raise with_problem(error, loaded) from None
     if options.output is not None:
@@ -204,6 +202,6 @@ def saved_verdicts(run: Run) -> str:
         return ""
     try:
         compared = compare(run, None, request)
-    except CompareError:  # the selected records have no baseline, or no row of both
+    except CompareError:  # the selected records have no baseline
         return ""
-    return "\n" + as_text(compared, "table", "slower")
+    return "\n" + as_text(compared, "table", "slower") if compared.rows else ""

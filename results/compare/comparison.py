@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from results.compare.earlier import SavedRuns, between_visits, is_same_code
-from results.compare.flags import BIMODAL, with_flags
+from results.compare.earlier import SavedRuns, between_visits, is_same_code, runs_beside
+from results.compare.flags import with_flags
 from results.compare.sides import (
     VERSION,
     WRONG,
-    CompareError,
     CompareOptions,
     Side,
     Unmatched,
@@ -35,13 +35,9 @@ from results.stats.comparison import (
     verdict_of,
     with_holm,
 )
-from results.stats.spread import GIVEN, Spread, given_spread, widest
+from results.stats.spread import Spread, given_spread
 from results.stats.verdict import compare_sides, side_of, times_longer
 from results.store.runfile import Run
-from results.store.runs import revision_text
-
-MAX_SPREAD = 10.0
-"""Larger spreads, as a fraction of the time, are not printed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,14 +62,7 @@ class ComparedRow:
 
     @property
     def reason(self) -> str:
-        before = self.baseline.records[0]
-        after = self.candidate.records[0]
-        sides = {"baseline": before, "candidate": after}
-        without = [name for name, record in sides.items() if not record.samples_s]
-        reason = self.compared.reason + self._cycles_words()
-        if without:
-            reason = f"only a median was saved of the {' and the '.join(without)}, no samples"
-        return reason + _source_words(before, after) + self._remark()
+        return self.compared.reason + self._cycles_words() + self._remark()
 
     def _remark(self) -> str:
         medians = self.candidate.time_s / self.baseline.time_s
@@ -84,13 +73,7 @@ class ComparedRow:
         low, high = self.ci95 or (ratio, ratio)
         if high > TOO_NOISY * low or (low <= medians <= high and (medians > 1) == (ratio > 1)):
             return ""
-        if BIMODAL in (*self.baseline.flags, *self.candidate.flags):
-            cause = "the samples have two speeds, and the median is that of the more frequent one"
-        elif self.is_paired:
-            cause = "the speed changed between rounds; the time ratio is taken within each round"
-        else:
-            cause = "the saved medians are not those of the samples"
-        return f"; the ratio of the medians is {medians:.4f}: {cause}"
+        return f"; the ratio of the medians is {medians:.4f}"
 
     @property
     def ratio(self) -> float:
@@ -121,16 +104,10 @@ class ComparedRow:
         return verdict_of(low, high, self.compared.margin, self.compared.pairs)
 
     def _cycles_words(self) -> str:
-        verdict = self.compared.verdict
         in_cycles = self.cycles_verdict
-        if verdict not in (FASTER, SLOWER) or in_cycles is None or self.cycles_ratio is None:
+        if self.compared.verdict not in (FASTER, SLOWER) or in_cycles is None:
             return ""
-        if in_cycles == verdict:
-            return f"; in clock cycles it is also {verdict}"
-        change = 100 * (self.cycles_ratio / self.ratio - 1)
-        return (
-            f"; in clock cycles it is {in_cycles}: the clock frequency changed by {change:+.2g} %"
-        )
+        return f"; in clock cycles it is {in_cycles}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,37 +122,26 @@ class Compared:
     unmatched: tuple[Unmatched, ...]
     notes: tuple[str, ...]
 
+    @cached_property
+    def baselines(self) -> set[str]:
+        """Providers of the baselines of the rows."""
+        return {row.baseline.provider for row in self.rows}
+
 
 def compare(
     first: Run,
     second: Run | None,
     request: CompareOptions,
     drift: float | None = None,
-    earlier: Sequence[Run] = (),
 ) -> Compared:
     """Compare two runs, or two selections of one run.
 
     `drift` is the assumed difference between two runs of the same code, as a fraction; None
-    estimates it from repeats, also in `earlier` runs of the same machine. If `first` and `second`
-    have only selected records, `earlier` must include the whole runs.
+    estimates it from repeats, in both files and others of the same machine beside them.
 
     Raises:
-        CompareError: the runs do not match the request, or have no row in common.
+        CompareError: the runs do not match the request.
     """
-    compared = compared_of(first, second, request, drift, earlier)
-    if not compared.rows:
-        raise CompareError(_nothing_common(compared.unmatched))
-    return compared
-
-
-def compared_of(
-    first: Run,
-    second: Run | None,
-    request: CompareOptions,
-    drift: float | None,
-    earlier: Sequence[Run] = (),
-) -> Compared:
-    """Compare as `compare` does; no row in common is no error."""
     is_one_run = second is None
     other = second or first
     labels, baseline, candidate = sides_of(first, second, request)
@@ -183,7 +149,9 @@ def compared_of(
     pairs, alone, remarks = match(baseline, candidate, not request.by_provider, request.force)
     if request.by == "version" and request.baseline is None and is_one_run:
         pairs = from_version_to_version(pairs)
-    saved = None if is_one_run or drift is not None else SavedRuns([first, other, *earlier])
+    saved = None
+    if not is_one_run and drift is None:
+        saved = SavedRuns(runs_beside([first, other]))
     rows: list[ComparedRow] = []
     for pair in pairs:
         before = Side(labels[0], pair.baseline, first.environment)
@@ -204,7 +172,7 @@ def compared_of(
         for record in other.records:
             if not VERSION.fullmatch(record.provider):
                 alone.append(Unmatched("candidate", record, reason))
-    notes += [*remarks, *_runs_notes(rows), *_spread_notes(rows)]
+    notes += [*remarks, *_runs_notes(rows)]
     results = with_holm([row.compared for row in rows])
     rows = [replace(row, compared=result) for row, result in zip(rows, results, strict=True)]
     return Compared(
@@ -226,7 +194,7 @@ def compare_live(
     run = Run(Path(), environment, tuple(records))
     if not run.records:  # interrupted before the first verdict
         return Compared(baseline, "", (environment, environment), margin, (), (), ())
-    compared = compared_of(run, None, request, 0.0)
+    compared = compare(run, None, request, 0.0)
     unmatched = tuple(
         replace(row, is_broken=row.record.status in WRONG)
         for row in compared.unmatched
@@ -301,52 +269,17 @@ def _compare_interleaved(
     return ComparedRow(key, baseline, candidate, compared, True, in_cycles, seconds)
 
 
-def _source_words(before: Record, after: Record) -> str:
-    hashes = {before.source_sha256, after.source_sha256}
-    if before.provider != after.provider or None in hashes or len(hashes) == 1:
-        return ""
-    revision = revision_text(before.source_git)
-    is_one_revision = revision == revision_text(after.source_git)
-    at = f" at revision {revision}" if revision and is_one_revision else ""
-    return f"; its source file changed{at}"
-
-
-def _spread_notes(rows: Sequence[ComparedRow]) -> list[str]:
-    spreads = [row.spread for row in rows if row.spread and row.spread.has_runs]
-    learned = [spread for spread in spreads if spread.source != GIVEN]
-    largest = widest(learned)
-    if largest is None:
-        return []
-    shown = f"up to ±{100 * largest.share:.2g} %"
-    if largest.share > MAX_SPREAD:
-        shown = "more than a factor of 10 (too few or too noisy)"
-    sources = " and ".join(dict.fromkeys(spread.source for spread in learned))
-    return [
-        f"measurements of the same code differ by {shown} on this machine, estimated from {sources}"
-    ]
-
-
 def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
     repeated = [row for row in rows if row.baseline.runs + row.candidate.runs > 2]
-    if not repeated:
-        return []
-    before = max(row.baseline.runs for row in repeated)
-    after = max(row.candidate.runs for row in repeated)
-    rows_text = count(len(repeated), "row")
-    runs = f"up to {before} of the baseline's and {after} of the candidate's"
     means = "compared by the means over all runs of the same code without interference"
-    return [f"{rows_text} {means}: {runs}"]
+    return [f"{count(len(repeated), 'row')} {means}"] if repeated else []
 
 
-def _nothing_common(unmatched: Sequence[Unmatched]) -> str:
-    shown = []
-    for side in ("baseline", "candidate"):
-        of_side = [row for row in unmatched if row.side == side]
-        if not of_side:
-            shown.append(f"the {side} has no record")
-            continue
-        first = min(of_side, key=lambda row: row.record.status != "ok")
-        shown.append(f"the {side} has {first.name} ({first.reason})")
+def nothing_common(unmatched: Sequence[Unmatched]) -> str:
+    """Return why two runs have no row in common."""
+    ordered = sorted(unmatched, key=lambda row: row.record.status != "ok")
+    firsts = {row.side: row for row in reversed(ordered)}
+    shown = [f"the {side} has {row.name} ({row.reason})" for side, row in sorted(firsts.items())]
     text = f"nothing to compare: {', '.join(shown)}"
     if any(is_users(row.record) for row in unmatched):
         text += "; --by provider compares the same function in two directories"

@@ -66,12 +66,13 @@ def is_same_code(before: Side, after: Side) -> bool:
 
 
 def runs_beside(runs: Sequence[Run]) -> list[Run]:
+    """Return these runs, whole, and others of their machine in the same directories."""
     known = {run.path.resolve() for run in runs}
     machine = machine_of(runs[0].environment)
     paths = []
     for directory in {run.path.parent for run in runs}:
         paths += [path for path in directory.glob("*.jsonl") if path.resolve() not in known]
-    runs_found = []
+    runs_found = [load_run(run.path) for run in runs]
     for path in sorted(paths, key=lambda path: path.name, reverse=True):
         with suppress(RunFileError):
             if machine_of(read_head(path, counts_records=False)[0]) == machine:
@@ -102,7 +103,12 @@ class SavedRuns:
         for key, codes in self._rows.items():
             groups = []
             for by_run in codes.values():
-                groups.append(list(map(_log_time, by_run.values())))
+                groups.append(
+                    [
+                        fmean(math.log(record.median_s) for record in records if record.median_s)
+                        for records in by_run.values()
+                    ]
+                )
             self._repeats[key] = Repeats.of(groups)
         self._spreads = RowSpreads(self._repeats.values())
 
@@ -146,10 +152,6 @@ class SavedRuns:
             runs = replace(runs, deviation=runs.deviation * math.sqrt(mean_of))
         spread = widest([runs, between_visits(before, after)])
         return spread and replace(spread, has_runs=runs is not None)
-
-
-def _log_time(records: Sequence[Record]) -> float:
-    return fmean(math.log(record.median_s) for record in records if record.median_s)
 
 
 def between_visits(before: Side, after: Side) -> Spread | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from results.compare.sides import Side
 from results.stats.comparison import (
@@ -31,7 +32,6 @@ ONE_SIDED = frozenset({"l2-suspect", "not-cold", "not-captured"})
 LOST_TIME = frozenset({"preempted", "throttled"})
 """Flags of time that something other than the code took; rounds do not remove it from a ratio."""
 
-BIMODAL = "bimodal"
 INTERPRETED = "interpreted"
 NOT_COMPARED = "not-compared"
 NOT_FRESH = "not-fresh"
@@ -76,10 +76,6 @@ def with_flags(
     return replace(compared, reason=f"{compared.reason}; {listed}")
 
 
-def _fastest_s(side: Side) -> float:
-    return min((min(record.samples_s) for record in side.records if record.samples_s), default=1.0)
-
-
 def _listed(baseline: Sequence[str], candidate: Sequence[str]) -> str:
     named = {
         "both are": [flag for flag in baseline if flag in candidate],
@@ -95,7 +91,11 @@ def _may_wait(compared: Comparison, baseline: Side, candidate: Side) -> bool:
     """
     if compared.pairs >= MIN_DISTURBED_ROUNDS:
         return False
-    ratio = _fastest_s(candidate) / _fastest_s(baseline)
+    fastest_s = []
+    for side in (baseline, candidate):
+        samples_s = chain.from_iterable(record.samples_s for record in side.records)
+        fastest_s.append(min(samples_s, default=1.0))
+    ratio = fastest_s[1] / fastest_s[0]
     if (ratio > 1) != (compared.ratio > 1):
         return True
     intervals = (compared.ci95, (ratio, ratio))

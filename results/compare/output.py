@@ -14,16 +14,15 @@ from results.show.grid import (
     Cell,
     Cells,
     Table,
+    drop_silent,
     flat,
     print_cells,
     print_lines,
-    texts_of,
 )
 from results.show.terminal import printable
 from results.show.units import ABSENT, count, duration, percent, uncertainty
 from results.stats.comparison import (
     FASTER,
-    MORE_SAMPLES,
     SAME,
     SLOWER,
     TOO_NOISY,
@@ -31,7 +30,6 @@ from results.stats.comparison import (
     geometric_mean,
 )
 from results.stats.spread import widest
-from results.stats.verdict import MORE_RUNS
 from results.store.runs import revision_text
 
 if TYPE_CHECKING:
@@ -41,6 +39,16 @@ VERDICTS = (SLOWER, UNSURE, FASTER, SAME)
 """The most important first."""
 
 COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
+
+ALWAYS = {
+    "verdict",
+    "op",
+    "case",
+    "dtype",
+    "provider",
+    "reason",
+}
+"""Columns that are shown even if all their cells are equal."""
 
 KEY = ("op", "dtype", "case", "options", "fill", "cache")
 """Fields of a record by which rows are matched, in JSON and CSV."""
@@ -219,13 +227,13 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
     table = Table(
         draw=lambda console: print_table(compared, console),
         rows=lambda: flat_rows(compared),
-        shown=lambda: texts_of(_rows(compared)),
+        cells=lambda: _rows(compared),
         document=lambda: {
             "summary": summary(compared, fail_on) | of_summary,
             "rows": list(map(json_row, compared.rows)),
             "unmatched": list(map(json_unmatched, compared.unmatched)),
         },
-        head=lambda: f"**{headline(compared)}**\n\n",
+        title=headline(compared),
         notes=lambda: _below(compared),
     )
     return table.render(form)
@@ -282,29 +290,23 @@ def headline(compared: Compared) -> str:
 
 def _rows(compared: Compared) -> list[Cells]:
     """Return the cells of each row, without the columns that say nothing."""
-    # A single baseline is named in the headline.
-    has_one_baseline = len({row.baseline.provider for row in compared.rows}) == 1
-    rows = [_cells(row, has_one_baseline) for row in compared.rows]
-    if not rows:
-        return rows
-    for title in list(rows[0]):
-        texts = {row[title].text for row in rows}
-        if texts == {ABSENT} or (title == "options" and len(texts) == 1):
-            for row in rows:
-                del row[title]
-        elif title == "provider" and len(texts) == 1:
-            for row in rows:
-                row[title] = row[title]._replace(heads=True)
+    rows = [_cells(row, compared) for row in compared.rows]
+    drop_silent(rows, ALWAYS)
     return rows
 
 
-def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
+def provider_text(row: ComparedRow, compared: Compared) -> str:
+    """Return the providers of a row; a single baseline is named in the headline."""
+    names = [row.candidate.provider]
+    if not row.key.provider and len(compared.baselines) > 1:
+        names.insert(0, row.baseline.provider)
+    return " -> ".join(names)
+
+
+def _cells(row: ComparedRow, compared: Compared) -> Cells:
     before = row.baseline
     after = row.candidate
     verdict = row.compared.verdict
-    provider = after.provider
-    if not has_one_baseline and not row.key.provider:
-        provider = f"{before.provider} -> {provider}"
     ratio = f"{row.compared.bound}{row.ratio:.3f}x"
     half_width = ABSENT
     closed = percent(row.gap_closed) if verdict == FASTER else ABSENT
@@ -323,15 +325,15 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "verdict": Cell(verdict, style=COLORS[verdict]),
         "time ratio": Cell(ratio, "right"),
         "95% CI": Cell(half_width, "right"),
-        "op": Cell(row.key.op, heads=True),
+        "op": Cell(row.key.op),
         "case": Cell(row.key.case),
-        "dtype": Cell(row.key.dtype, heads=True),
-        "provider": Cell(provider, goes_below=4),
-        "options": Cell(row.key.options, goes_below=3),
-        "baseline": Cell(duration(before.time_s), "right", goes_below=5),
-        "candidate": Cell(duration(after.time_s), "right", goes_below=5),
-        "MFU baseline": Cell(before.mfu_text, "right", goes_below=2),
-        "MFU candidate": Cell(after.mfu_text, "right", goes_below=2),
+        "dtype": Cell(row.key.dtype),
+        "provider": Cell(provider_text(row, compared), leaves=4),
+        "options": Cell(row.key.options, leaves=3),
+        "baseline": Cell(duration(before.time_s), "right", leaves=5),
+        "candidate": Cell(duration(after.time_s), "right", leaves=5),
+        "MFU baseline": Cell(before.mfu_text, "right", leaves=2),
+        "MFU candidate": Cell(after.mfu_text, "right", leaves=2),
         "gap closed": Cell(closed, "right", leaves=1),
         "% of ceiling": Cell(of_ceiling, "right", leaves=1),
         "reason": Cell(row.reason),
@@ -345,7 +347,8 @@ def describe(row: Unmatched) -> str:
 def print_table(compared: Compared, console: Console) -> None:
     print_lines(console, *_run_lines(compared))
     if compared.rows:
-        _print_rows(compared, console)
+        console.print()
+        print_cells(console, _rows(compared), "reason")
     if compared.unmatched:
         listed = (f"  {printable(describe(row))}" for row in compared.unmatched)
         print_lines(console, "\nnot compared:", *listed, indent="    ")
@@ -362,19 +365,3 @@ def _run_lines(compared: Compared) -> list[str]:
             facts.append(f"measured with code at {code}")
         lines.append(printable(f"{side}: {name} ({', '.join(filter(None, facts))})"))
     return lines
-
-
-def _print_rows(compared: Compared, console: Console) -> None:
-    rows = _rows(compared)
-    advice = []
-    for phrase in (MORE_SAMPLES, MORE_RUNS):  # printed once for all rows
-        advised = 0
-        for row in rows:
-            text = row["reason"].text
-            advised += phrase in text
-            row["reason"] = Cell(text.replace(f"; {phrase}", ""))
-        if advised:
-            advice.append(f"{count(advised, 'row')}: {phrase}")
-    console.print()
-    print_cells(console, rows, "reason")
-    print_lines(console, *advice)

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
-from results.compare.output import foremost, headline
+from results.compare.output import foremost, headline, provider_text
 from results.show.picture import (
     AXIS_PT,
     BAND,
@@ -34,7 +34,7 @@ MAX_ROWS = 40
 """Of more rows, the most important are drawn."""
 
 MAX_LABEL_LETTERS = 44
-"""A longer label has the providers on a second line."""
+"""Of a line of a label."""
 
 MAX_LINEAR_RATIO = 2.5
 """A larger ratio switches the axis to logarithmic, to leave room for the others."""
@@ -47,7 +47,8 @@ SIDE_COLORS = ("#B4BDC4", "#0072B2")
 """Baseline and candidate."""
 
 MFU = "MFU, % of the dense peak, 95 % CI"
-"""Title of the right panel."""
+CEILING = "% of the limiting ceiling"
+"""Titles of the right panel."""
 
 WIDTH = 12.0
 ROW_HEIGHT = 0.34
@@ -65,18 +66,10 @@ def draw(compared: Compared, theme: str = "light") -> Figure:
         figure, top = titled_figure(WIDTH, title, rest, below)
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
         names = []
-        has_one_baseline = len({row.baseline.provider for row in rows}) == 1
         for row in rows:
-            providers = []
-            if not has_one_baseline and not row.key.provider:
-                providers.append(f"{row.baseline.provider} ->")
-            if row.key.provider or row.candidate.provider != row.baseline.provider:
-                providers.append(row.candidate.provider)
-            what = [row.key.op, row.key.case, row.key.dtype]
-            texts = [" ".join(filter(None, words)) for words in (what, providers)]
-            lines = [plain(end_of(text, MAX_LABEL_LETTERS), 100) for text in texts if text]
-            has_room = sum(map(len, lines)) < MAX_LABEL_LETTERS
-            names.append((" " if has_room else "\n").join(lines))
+            what = f"{row.key.op} {row.key.case} {row.key.dtype}"
+            texts = [what, provider_text(row, compared)]
+            names.append("\n".join(plain(end_of(text, MAX_LABEL_LETTERS), 100) for text in texts))
         _draw_ratios(left, rows, compared)
         style: dict[str, Any] = {"fontsize": POINT_PT, "color": tone(INK), "linespacing": 1.0}
         left.set_yticks(range(len(rows)), names, **style)
@@ -127,25 +120,25 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
     """
     sides = [row.baseline for row in rows], [row.candidate for row in rows]
     limits = [side.of_ceiling for side in chain(*sides)]
-    title = "GB/s of compulsory bytes"
-    if all(limits):
-        title = "% of the limiting ceiling"
     has_mfu = any(limit and limit[1] == "compute" for limit in limits)
+    title = "GB/s of compulsory bytes"
     if has_mfu and all(side.mfu_ci95 for side in chain(*sides)):
         title = MFU
+    elif all(limits):
+        title = CEILING
     names = compared.baseline, compared.candidate
     for place, name in enumerate(names):
-        at = []
+        at = [index + (place - 0.5) * 0.36 for index in range(len(rows))]
         values = []
-        for index, side in enumerate(sides[place]):
-            at.append(index + (place - 0.5) * 0.36)
-            values.append((side.rate("bytes_per_s") or 0) / 1e9)
-            if all(limits) and side.of_ceiling:
-                values[-1] = 100 * side.of_ceiling[0]
+        for y, side in zip(at, sides[place], strict=True):
+            value = (side.rate("bytes_per_s") or 0) / 1e9
             if title == MFU and side.mfu_ci95:
-                values[-1] = 100 * (side.rate("mfu") or 0)
+                value = 100 * (side.rate("mfu") or 0)
                 ends = [100 * end for end in side.mfu_ci95]
-                axes.plot(ends, [at[-1], at[-1]], "|-", color=tone(INK), linewidth=1)
+                axes.plot(ends, [y, y], "|-", color=tone(INK), linewidth=1)
+            elif title == CEILING and side.of_ceiling:
+                value = 100 * side.of_ceiling[0]
+            values.append(value)
         if len({side.label for side in sides[place]}) > 1:
             name = ("baseline", "candidate")[place]
         label = plain(end_of(name, 30))

@@ -5,18 +5,12 @@ A profile times each operation in one step, so the differences have no interval 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from results.compare.sides import CompareError
 from results.record import StepTotals
-from results.show.grid import Cell, Cells, Row, Table, escaped, print_cells, print_lines, texts_of
+from results.show.grid import Cell, Cells, Row, Table
 from results.show.profile import Group, cut, groups_of, scored
-from results.show.terminal import printable
 from results.show.units import duration, percent
 from results.store.runfile import Run
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 BY = ("op", "category", "module", "kernel")
 """Groups of rows that can be compared, see `results.show.profile.groups_of`."""
@@ -76,7 +70,7 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
         times = (row["baseline_s"], row["candidate_s"])
         cells.append(
             {
-                by: Cell(cut(row[by]), goes_below=4),
+                by: Cell(cut(row[by]), leaves=4),
                 "baseline": Cell(duration(times[0] or None), "right"),
                 "candidate": Cell(duration(times[1] or None), "right"),
                 "difference": Cell(difference(*times), "right"),
@@ -84,9 +78,7 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
             }
         )
     names = f"{baseline.environment.run_id} -> {candidate.environment.run_id}"
-    head = printable(
-        f"{names}: {duration(before_s)} -> {duration(after_s)}, {difference(before_s, after_s)}"
-    )
+    title = f"{names}: {duration(before_s)} -> {duration(after_s)}, {difference(before_s, after_s)}"
     document = {
         "baseline": baseline.environment.run_id,
         "candidate": candidate.environment.run_id,
@@ -95,14 +87,4 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
         "rows": rows,
     }
 
-    def draw(console: Console) -> None:
-        print_lines(console, head, "")
-        print_cells(console, cells)
-
-    return Table(
-        rows=lambda: rows,
-        shown=lambda: texts_of(cells),
-        document=lambda: document,
-        draw=draw,
-        head=lambda: f"{escaped(head)}\n\n",
-    )
+    return Table(rows=lambda: rows, cells=lambda: cells, title=title, document=lambda: document)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from results.show.terminal import ADVANCED, Parser
-from results.show.units import count
-from results.store.runfile import MEASURING, Run, StoreError, load_run
+from results.store.runfile import Run, StoreError, load_run
 from results.store.runs import RunSummary, find_run, unix_time
 
 SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -67,20 +66,18 @@ class Selection:
         return run
 
     def nothing_in(self, run: Run) -> str:
-        text = f"{run.path} has no record{f' that matches {NAMED}' if self.has_names else ''}"
-        if any(note.endswith(MEASURING) for note in run.notes):
-            return f"{text}: {MEASURING}"
-        if not run.problems:
-            return text
-        lines = count(len(run.problems), "line")
-        return f"{text}: {lines} cannot be used, the first is {run.problems[0]}"
+        matching = f" that matches {NAMED}" if self.has_names else ""
+        return "; ".join([f"{run.path} has no record{matching}", *run.notes[:1], *run.problems[:1]])
+
+    def fits_run(self, run: RunSummary) -> bool:
+        """Return whether a run is of the machine and the time."""
+        is_of_machine = self.machine in (None, run.device_slug)
+        return is_of_machine and run.started_s >= (self.since_s or 0.0)
 
     def fits(self, run: RunSummary) -> bool:
-        if self.machine not in (None, run.device_slug) or (
-            self.since_s is not None and run.started_s < self.since_s
-        ):
-            return False
-        return not self.has_names or bool(self.records_of(load_run(run.path)).records)
+        """Return whether a run is of the machine and the time, and has a selected record."""
+        has_record = not self.has_names or bool(self.records_of(load_run(run.path)).records)
+        return has_record and self.fits_run(run)
 
 
 EVERYTHING = Selection()

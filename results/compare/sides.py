@@ -216,27 +216,20 @@ def sides_of(
         return _sides_by_provider(first, second or first, request)
     if request.baseline is not None:
         raise CompareError(f"--baseline {request.baseline} requires --by provider")
-    is_git = request.by == "git"
     if second is None:
         raise CompareError(
             "expected two runs, got one; add a second, use --by provider, or measure both "
             "in turns with python -m bench compare"
         )
-    labels = (first.environment.run_id, second.environment.run_id)
-    found = revisions(first, second)
-    if is_git and found is None:
+    labels = revisions(first, second)
+    is_one = labels is None or labels[0] == labels[1]
+    if is_one and request.by == "git" and not request.force:
         raise CompareError(
-            "--by git: a run has no revision (its function is not in a git repository); "
-            "omit --by to compare the runs"
+            "--by git: the runs are of one revision, or of an unknown one (its function is not in "
+            "a git repository); omit --by to compare them"
         )
-    if found and found[0] != found[1]:
-        labels = found
-    elif found and is_git:
-        labels = found
-        if not request.force:
-            raise CompareError(
-                f"--by git: both runs are of revision {found[0]}; omit --by to compare them"
-            )
+    if is_one or labels is None:
+        labels = (first.environment.run_id, second.environment.run_id)
     return labels, list(first.records), list(second.records)
 
 
@@ -295,8 +288,7 @@ def differences(first: Environment, second: Environment, force: bool) -> list[st
 def machine_facts(environment: Environment) -> Object:
     """Return the known facts that are equal for runs of one machine."""
     device = environment.device
-    name = "device" if device["type"] == "cpu" else "GPU"
-    facts = {name: device["name"], "device type": device["type"]}
+    facts = {"device": device["name"], "device type": device["type"]}
     known = {"host": environment.host.get("name") or None, "threads": device.get("threads")}
     for group in (device, environment.preflight, environment.settings):
         known |= {key: group[key] for key in SAME_MACHINE if group.get(key) is not None}
@@ -358,21 +350,17 @@ def match(
     right = {
         _case_of(record.row._replace(**anyone)) for record in baseline if record.status == "ok"
     }
-    before, wrong, unmatched = _finished("baseline", baseline, anyone, set())
-    after, _, others = _finished("candidate", candidate, anyone, right)
+    before, unmatched = _finished("baseline", baseline, anyone, set())
+    after, others = _finished("candidate", candidate, anyone, right)
     unmatched += others
     by_key = {key: records for (key, _), records in before.items()}
-    failures = {case: record for (case, _), record in wrong.items()}
     pairs = []
     for (key, _), records in after.items():
         if key in by_key:
             pairs.append(MatchedPair(key, by_key[key], records))
-            continue
-        failed = failures.get(_case_of(key))
-        reason = "not in the baseline"
-        if failed:
-            reason = f"the baseline {failed.provider} is {_status(failed)}"
-        unmatched += [Unmatched("candidate", record, reason) for record in records]
+        else:
+            reason = "not in the baseline"
+            unmatched += [Unmatched("candidate", record, reason) for record in records]
     matched = {pair.key for pair in pairs}
     for key, records in by_key.items():
         if key not in matched:
@@ -388,11 +376,8 @@ def match(
 
 def _finished(
     side: str, records: Sequence[Record], anyone: Object, right: Collection[RowKey]
-) -> tuple[
-    dict[tuple[RowKey, str], list[Record]], dict[tuple[RowKey, str], Record], list[Unmatched]
-]:
-    """Return the usable records by key and provider, the wrong ones by case and provider, and the
-    unusable ones.
+) -> tuple[dict[tuple[RowKey, str], list[Record]], list[Unmatched]]:
+    """Return the usable records by key and provider, and the unusable ones.
 
     A wrong result of a case in `right` is broken.
     """
@@ -412,7 +397,7 @@ def _finished(
             unmatched.append(Unmatched(side, record, reason))
         else:
             finished.setdefault((key, record.provider), []).append(record)
-    return finished, wrong, unmatched
+    return finished, unmatched
 
 
 def _case_of(key: RowKey) -> RowKey:
@@ -425,19 +410,10 @@ def _status(record: Record) -> str:
 
 
 def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
-    found = []
-    known: list[str] = []
-    for pair in pairs:
-        hashes = definitions(pair.baseline + pair.candidate)
-        if len(hashes) > 1:
-            found.append(pair)
-            known = known or hashes
+    found = [pair for pair in pairs if len(definitions(pair.baseline + pair.candidate)) > 1]
     if not found:
         return []
-    ops = ", ".join(dict.fromkeys(pair.key.op for pair in found))
-    shown = " against ".join(sha.removeprefix(DEFINITION_PREFIX)[:10] for sha in known)
-    what = f"of {ops} measured by two definitions of the op"
-    text = f"{_such_as(found, what)} ({shown})"
+    text = _such_as(found, "measured by two definitions of the op")
     if not force:
         raise CompareError(
             f"{text}: the time may have changed because the op did; choose other ops with --op, "

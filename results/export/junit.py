@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from results.compare.comparison import ComparedRow, compared_of
-from results.compare.earlier import runs_beside
+from results.compare.comparison import ComparedRow, compare
 from results.compare.selection import EVERYTHING, Selection
 from results.compare.sides import WRONG, CompareOptions
 from results.export.rows import Row
@@ -20,7 +19,7 @@ from results.record import RowKey
 from results.show.table import table_of_run
 from results.show.terminal import printable
 from results.stats.comparison import SLOWER, UNSURE
-from results.store.runfile import Run, load_run
+from results.store.runfile import Run
 from results.store.runs import unix_time
 
 SUITE = "roofmark"
@@ -33,9 +32,7 @@ def render(
     environment = run.environment
     verdicts = None
     if baseline:
-        whole = [baseline, load_run(run.path)]
-        earlier = [*runs_beside(whole), *whole]
-        compared = compared_of(chosen.records_of(baseline), run, CompareOptions(), None, earlier)
+        compared = compare(chosen.records_of(baseline), run, CompareOptions())
         verdicts = {row.key: row for row in compared.rows}
     suites = Element("testsuites")
     suite = SubElement(suites, "testsuite", name=SUITE, package=SUITE, id="0")
@@ -85,12 +82,6 @@ def _outcome(row: Row, verdicts: Mapping[RowKey, ComparedRow] | None) -> tuple[s
     if compared is None:
         return "skipped", "unmatched", "not compared: no matching row in the baseline"
     verdict = compared.compared.verdict
-    interval = ""
-    if compared.ci95:
-        low, high = compared.ci95
-        interval = f" (95% CI {low:.4f} to {high:.4f})"
-    message = (
-        f"{verdict}: {compared.compared.bound}{compared.ratio:.4f}x the time of the "
-        f"baseline{interval}; {compared.reason}"
-    )
+    ratio = f"{compared.compared.bound}{compared.ratio:.4f}x the time of the baseline"
+    message = f"{verdict}: {ratio}; {compared.reason}"
     return {SLOWER: "failure", UNSURE: "skipped"}.get(verdict, ""), verdict, message

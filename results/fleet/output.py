@@ -27,31 +27,22 @@ if TYPE_CHECKING:
 def _entry(finding: Finding) -> Object:
     device = finding.device
     rule = finding.rule
-    entry: Object = {
-        "rank": None,
+    row = finding.rows[0] if finding.rows else None
+    return {
+        "rank": device and device.fleet.rank,
         "node": finding.node,
-        "device": None,
-        "uuid": None,
+        "device": device and device.group[0],
+        "uuid": device and device.uuid,
         "verdict": finding.verdict,
         "fell": finding.fell,
-        "deviation": None,
-        "deviation_per_clock": None,
-        "ci95": None,
-        "cause": None,
+        "deviation": row and _share(row.rate),
+        "deviation_per_clock": row and _share(row.per_clock),
+        "ci95": row and list(map(_share, row.ends)),
+        "cause": rule and rule.cause,
         "evidence": finding.evidence,
         "severity": finding.severity,
-        "action": None,
+        "action": rule and rule.action,
     }
-    if device:
-        entry |= {"rank": device.fleet.rank, "device": device.group[0], "uuid": device.uuid}
-    if finding.rows:
-        row = finding.rows[0]
-        entry["deviation"] = _share(row.rate)
-        entry["deviation_per_clock"] = _share(row.per_clock)
-        entry["ci95"] = list(map(_share, row.ends))
-    if rule:
-        entry |= {"cause": rule.cause, "action": rule.action}
-    return entry
 
 
 def _share(log_ratio: float | None) -> float | None:
@@ -92,7 +83,7 @@ def as_text(findings: Sequence[Finding], form: str, shows_all: bool = False) -> 
 
     def draw(console: Console) -> None:
         if rows:
-            print_cells(console, rows, "evidence", "--format json has all")
+            print_cells(console, rows, "evidence")
         print_lines(console, printable(text), indent="  ")
 
     table = Table(

@@ -4,11 +4,10 @@
     print_cells(console, rows, "flags")
 
 prints a column for each title, and the flags as the notes of the rows; `print_grid` takes columns.
-On a narrow terminal, notes move below their rows; columns with `heads` become a heading above the
-rows that share their cells; then columns with `leaves` are omitted and listed in a last line, and
-those with `goes_below` join the notes, in the order of these numbers. No cell is cut. In a pipe or
-a file, each row is one line with all columns and its note. Cells are aligned here: `rich.Table`
-takes ten times as long for thousands of rows.
+On a narrow terminal, notes move below their rows, and columns with `leaves` join them in the order
+of these numbers, until the others fit. No cell is cut or omitted. In a pipe or a file, each row is
+one line with all columns and its note. Cells are aligned here: `rich.Table` takes ten times as long
+for thousands of rows.
 
 Text from a file may contain control sequences, which are escaped.
 """
@@ -20,7 +19,7 @@ import io
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
@@ -42,8 +41,9 @@ INDENT = "    "
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 NOTHING = ("", "-")
 """Cells that are omitted from the notes."""
+SILENT = {*NOTHING, "0", "0%"}
+"""Cells of a column that says nothing."""
 LINE = '<div style="white-space: pre-wrap; min-height: 0.6em">{}</div>'
-NOTE = '<tr><td colspan="{}" style="text-align: left; opacity: 0.7; padding-left: 2em">{}</td></tr>'
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,7 @@ class Column:
     cells: Sequence[str]
     side: Literal["left", "right"] = "left"
     leaves: int = 0
-    """Order in which columns are omitted on a narrow terminal, 1 first; 0: never."""
-    goes_below: int = 0
-    """Order, among the omitted columns, in which it joins the notes below the rows; 0: never."""
-    heads: bool = False
-    """Whether its cells become headings on a narrow terminal."""
+    """Order in which columns move below the rows on a narrow terminal, 1 first; 0: never."""
     styles: Sequence[str] = ()
     """Rich style of each cell; it adds no information to the text."""
 
@@ -82,8 +78,6 @@ class Cell(NamedTuple):
     text: str
     side: Literal["left", "right"] = "left"
     leaves: int = 0
-    goes_below: int = 0
-    heads: bool = False
     style: str = ""
 
 
@@ -112,8 +106,8 @@ def columns_of(rows: Sequence[Cells]) -> list[Column]:
         cells = [row.get(title, NO_CELL) for row in rows]
         texts = [cell.text for cell in cells]
         styles = [cell.style for cell in cells]
-        _, side, leaves, goes_below, heads, _ = layouts[title]
-        columns.append(Column(title, texts, side, leaves, goes_below, heads, styles))
+        layout = layouts[title]
+        columns.append(Column(title, texts, layout.side, layout.leaves, styles))
     return columns
 
 
@@ -130,26 +124,14 @@ class HtmlPage:
         """Add lines; what a console is told of styles and wrapping does not matter here."""
         self._parts += [LINE.format(escape(line)) for line in sep.join(map(str, texts)).split("\n")]
 
-    def add_table(self, columns: Sequence[Column], notes: Sequence[str] = ()) -> None:
-        """Add a table; the note of a row is below it."""
-        # Numbers keep their unit beside them; lists of shapes wrap at commas, so that the other
-        # columns are in sight.
-        heads = []
-        styles = []
-        for column in columns:
-            style = f"text-align: {column.side}"
-            heads.append(f'<th style="{style}">{escape(column.title)}</th>')
-            styles.append(style if column.side == "left" else f"{style}; white-space: nowrap")
-        rows = []
-        for index, values in enumerate(zip(*(column.cells for column in columns), strict=True)):
-            row = ""
-            for style, value in zip(styles, values, strict=True):
-                row += f'<td style="{style}">{escape(value).replace(",", ",<wbr>")}</td>'
-            rows.append(f"<tr>{row}</tr>")
-            if notes and notes[index]:
-                rows.append(NOTE.format(len(columns), escape(notes[index])))
-        head = f"<thead><tr>{''.join(heads)}</tr></thead>"
-        self._parts.append(f"<table>{head}<tbody>{''.join(rows)}</tbody></table>")
+    def add_table(self, columns: Sequence[Column], notes: Sequence[str], title: str) -> None:
+        """Add a table; the notes of its rows are the last column."""
+        shown = [*columns, Column(title, notes)] if notes else columns
+        lines = []
+        for cells in zip(*([column.title, *column.cells] for column in shown), strict=True):
+            lines.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
+        lines[0] = lines[0].replace("td>", "th>")
+        self._parts.append(f"<table><tr>{'</tr><tr>'.join(lines)}</tr></table>")
 
     @property
     def text(self) -> str:
@@ -167,12 +149,11 @@ def print_cells(
     console: Console,
     rows: Sequence[Cells],
     notes_title: str = "",
-    hint: str = "--format csv has all",
 ) -> None:
     """Print rows as `print_grid` does; the cells of one title are their notes."""
     columns = {column.title: column for column in columns_of(rows)}
     notes = columns.pop(notes_title).cells if notes_title else ()
-    print_grid(console, columns.values(), notes, notes_title, hint)
+    print_grid(console, columns.values(), notes, notes_title)
 
 
 def print_grid(
@@ -180,29 +161,32 @@ def print_grid(
     columns: Iterable[Column],
     notes: Sequence[str] = (),
     notes_title: str = "note",
-    hint: str = "--format csv has all",
 ) -> None:
     """Print a table to fit the console; a pipe or a file is as wide as `terminal.WIDE`.
 
-    `notes` has a text for each row, which may be empty, or none at all. `hint` says where to find
-    omitted columns.
+    `notes` has a text for each row, which may be empty, or none at all.
     """
     shown = list(map(_printable, columns))
     below = list(map(printable, notes)) if any(notes) else []
     if isinstance(console, HtmlPage):
-        console.add_table(shown, below)
+        console.add_table(shown, below, notes_title)
         return
     beside = [*shown, Column(notes_title, below)] if below else shown
     if console.width >= WIDE or width_of(beside) <= console.width:
-        _print_rows(console, beside, [], [])
+        _print_rows(console, beside, [])
         return
-    shown, headings = _with_headings(shown)
-    shown, below, left = _fitting(shown, below, console.width)
-    _print_rows(console, shown, headings, below)
-    if left:
-        print_lines(
-            console, f"the terminal is too narrow for: {', '.join(left)} ({hint})", style="dim"
-        )
+    shown, below = _fitting(shown, below, console.width)
+    _print_rows(console, shown, below)
+
+
+def drop_silent(rows: Sequence[Cells], always: Collection[str]) -> None:
+    """Remove the columns that say nothing, but for those in `always`."""
+    for column in columns_of(rows):
+        texts = set(column.cells)
+        is_silent = texts <= SILENT or (column.side == "left" and len(texts) == 1)
+        if is_silent and column.title not in always:
+            for row in rows:
+                row.pop(column.title, None)
 
 
 def texts_of(rows: Sequence[Cells]) -> list[dict[str, str]]:
@@ -224,40 +208,18 @@ def _printable(column: Column) -> Column:
     return replace(column, title=printable(column.title), cells=list(map(printable, column.cells)))
 
 
-def _with_headings(columns: Sequence[Column]) -> tuple[list[Column], list[str]]:
-    """Return the remaining columns, and the heading above each row, empty if the previous row has
-    the same.
-
-    Rows that share no headings keep their cells.
-    """
-    heading = [column for column in columns if column.heads]
-    staying = [column for column in columns if not column.heads]
-    headings: list[str] = []
-    last = ""
-    for cells in zip(*(column.cells for column in heading), strict=True):
-        text = " ".join(cells)
-        headings.append("" if text == last else text)
-        last = text
-    if 2 * sum(map(bool, headings)) > max(len(headings), 2):
-        return list(columns), []
-    return staying, headings
-
-
 def _fitting(
     columns: Sequence[Column], notes: Sequence[str], width: int
-) -> tuple[list[Column], list[str], list[str]]:
+) -> tuple[list[Column], list[str]]:
+    """Return the columns that stay, and the notes with the cells of the others."""
     staying = list(columns)
-    turns = [column for column in columns if column.leaves or column.goes_below]
-    for column in sorted(turns, key=lambda column: column.leaves or column.goes_below):
+    turns = [column for column in columns if column.leaves]
+    for column in sorted(turns, key=lambda column: column.leaves):
         if width_of(staying) > width:
             staying.remove(column)
-    left: list[str] = []
     texts: list[list[str]] = [[] for _ in columns[0].cells]
     for column in columns:
         if column in staying:
-            continue
-        if column.leaves:
-            left.append(column.title)
             continue
         for words, cell in zip(texts, column.cells, strict=True):
             if cell not in NOTHING:
@@ -265,12 +227,10 @@ def _fitting(
     for words, note in zip(texts, notes, strict=False):
         if note:
             words.append(note)
-    return staying, list(map("; ".join, texts)), left
+    return staying, list(map("; ".join, texts))
 
 
-def _print_rows(
-    console: Console, columns: Sequence[Column], headings: Sequence[str], notes: Sequence[str]
-) -> None:
+def _print_rows(console: Console, columns: Sequence[Column], notes: Sequence[str]) -> None:
     from rich.segment import Segment, Segments
 
     def add_line(text: str, style: str) -> None:
@@ -282,8 +242,6 @@ def _print_rows(
     if console.width < WIDE:
         add_line("─" * width_of(columns), "")
     for row, cells in enumerate(rows):
-        if headings and headings[row]:
-            add_line(headings[row], "bold")
         text = GAP.join(cells).rstrip()
         start = 0
         done = 0
@@ -320,15 +278,17 @@ class Table:
     rows: Callable[[], Sequence[Row]]
     """Returns rows of plain values, all with the same keys, for JSON and CSV."""
     columns: Iterable[str] = ()
-    """Header of CSV if there is no row."""
-    titles: Iterable[str] = ()
-    """Header of Markdown if there is no row; none: `columns`."""
-    shown: Callable[[], Sequence[Row]] | None = None
-    """Returns the rows of texts for Markdown; None: `rows`."""
+    """Header if there is no row."""
+    cells: Callable[[], Sequence[Cells]] | None = None
+    """Returns the rows for a terminal and Markdown; None: `rows` for Markdown."""
+    notes_title: str = ""
+    """Title of the cells that are notes of the rows on a terminal."""
+    title: str = ""
+    """Printed above `cells`."""
     document: Callable[[], Any] | None = None
     """Returns the JSON document; None: the rows."""
     draw: Callable[[Console], object] | None = None
-    """Prints the table on a terminal."""
+    """Prints the table on a terminal; None: title and cells."""
     head: Callable[[], str] = str
     """Returns Markdown above the table, with an empty line at its end; see `escaped`."""
     notes: Callable[[], str] = str
@@ -337,13 +297,20 @@ class Table:
     def render(self, form: str) -> str:
         """Return the table in one of `TABLE_FORMATS`, with a newline at the end."""
         if form == "table":
-            return drawn(self.draw) if self.draw else ""
+            return drawn(self.draw or self._print)
         if form == "json":
             return json_text((self.document or self.rows)())
         if form == "csv":
             return csv_text(self.rows(), self.columns)
-        rows = (self.shown or self.rows)()
-        return f"{self.head()}{markdown_text(rows, self.titles or self.columns)}{self.notes()}"
+        rows = texts_of(self.cells()) if self.cells else self.rows()
+        head = f"**{escaped(self.title)}**\n\n" if self.title else self.head()
+        return f"{head}{markdown_text(rows, self.columns)}{self.notes()}"
+
+    def _print(self, console: Console) -> None:
+        if self.title:
+            print_lines(console, printable(self.title), "")
+        if self.cells:
+            print_cells(console, self.cells(), self.notes_title)
 
 
 def flat(entry: Row) -> dict[str, Any]:

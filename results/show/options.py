@@ -193,15 +193,10 @@ def margin(text: str) -> float:
     return value
 
 
-def table_format(name: str) -> str:
-    return "table" if name == "text" else name
-
-
 FORMAT = Parameter(
     "output format on stdout (default: table)",
     TABLE_FORMATS,
     OUTPUT,
-    told={"type": table_format},
     key="format",
     default="table",
 )

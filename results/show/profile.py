@@ -14,7 +14,7 @@ from msgspec import to_builtins
 
 from results.record import Environment, Fusion, Object, ProfileOp, Record, Score, StepTotals
 from results.show.category import IDLE, OTHER, category_of
-from results.show.grid import Cell, Cells, Table, print_cells, print_lines, texts_of
+from results.show.grid import Cell, Cells, Table, print_cells, print_lines
 from results.show.rows import document
 from results.show.table import print_header, table_of_run
 from results.show.terminal import printable
@@ -247,7 +247,7 @@ def table_of(
     return replace(
         table_of_run(environment, records, draw),
         rows=lambda: rows,
-        shown=lambda: texts_of(cells),
+        cells=lambda: cells,
         document=lambda: document_of(environment, records) | {"groups": rows},
     )
 
@@ -310,12 +310,7 @@ def sentences(totals: Totals) -> list[str]:
             flops = f" ({quantity(part['flops'], 'FLOP')})" if part["flops"] else ""
             parts.append(f"{name} {duration(part['time_s'])}{flops}")
         said.append(f"Operations by phase: {', '.join(parts)}.")
-    if step.no_shape is None:
-        said.append(
-            "Times of operations are those of one profiled step, which took about as long as a "
-            "step without the profiler."
-        )
-    else:
+    if step.no_shape is not None:
         said += trace_sentences(totals)
     if totals.flops or totals.bytes_read or totals.bytes_written:
         said += work_sentences(totals)
@@ -453,7 +448,7 @@ def intensity_of(record: Record) -> float | None:
 def name_cells(record: Record) -> Cells:
     return {
         "op": Cell(record.op),
-        "shapes": Cell(record.case, goes_below=6),
+        "shapes": Cell(record.case, leaves=6),
         "count": Cell(str(record.count), "right", leaves=7),
     }
 
@@ -467,7 +462,7 @@ def work_cells(record: Record) -> Cells:
 
 
 def module_cell(record: Record) -> Cell:
-    return Cell(op_of(record).module, goes_below=6)
+    return Cell(op_of(record).module, leaves=6)
 
 
 def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
@@ -544,9 +539,9 @@ class Group:
             self.counted_s += time_s
             self.saved_s += time_s * (1 - roof_fraction(record, score))
 
-    def row(self, by: str, name: str) -> dict[str, Any]:
+    def row(self, by: str, name: str) -> Object:
         """Return the group as a row; its rates are those of the counted part of the time."""
-        row: dict[str, Any] = {
+        row: Object = {
             by: name,
             "calls": self.calls,
             "time_s": self.time_s,
@@ -568,7 +563,7 @@ class Group:
 
     def cells(self, by: str, name: str) -> Cells:
         row = self.row(by, name)
-        cells = {by: Cell(cut(name), goes_below=6)}
+        cells = {by: Cell(cut(name), leaves=6)}
         for title, (key, text_of, leaves) in GROUP_COLUMNS.items():
             if key in row:
                 cells[title] = Cell(text_of(row[key]), "right", leaves)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from results.record import Environment, Object, Record, Score, name_of
+from results.record import Environment, Object, Record, Score, name_of, text_of
 from results.show.grid import (
     Cell,
     Cells,
     Table,
-    columns_of,
+    drop_silent,
     escaped,
     print_cells,
     print_lines,
-    texts_of,
 )
 from results.show.rows import COLUMNS, flat_rows
 from results.show.rows import document as document_of
@@ -33,14 +31,10 @@ if TYPE_CHECKING:
 
     from results.store.runs import RunSummary
 
-EMPTY = ("op", "case", "dtype", "provider", "status", "reason")
-"""Header of a table without rows in Markdown."""
-
 MAX_ROWS_PER_REASON = 3
 """Maximum number of rows with the same reason that get a line each; more rows share a line."""
 
 ALWAYS = {
-    "status",
     "op",
     "case",
     "dtype",
@@ -53,13 +47,10 @@ ALWAYS = {
     "first call",
     "n",
     "flags",
-    "reason",
 }
 """Columns that are shown even if empty."""
 
 ROOFS = {limit.name for limit in LIMITS if limit.is_roof}
-NOTHING = {ABSENT, "0", "0%"}
-"""Cells without a value."""
 
 
 def format_half_width(interval: tuple[float, float] | None, center: float | None) -> str:
@@ -95,8 +86,7 @@ def table_of_run(
     return Table(
         rows=lambda: flat_rows(environment, records),
         columns=COLUMNS,
-        shown=lambda: table_rows(environment, records),
-        titles=EMPTY,
+        cells=lambda: table_cells(environment, records),
         document=partial(document or document_of, environment, records),
         draw=partial(render or render_table, environment, records),
         head=lambda: "".join(f"- {line}\n" for line in lines()) + "\n",
@@ -128,7 +118,6 @@ def render_table(
     for record, score in measured:
         if score["excess"]:
             remarks[f"{name_of(record)}: {score['excess']}"] = None
-    for _, score in measured:
         causes = score["held_back_by"]
         if causes:
             text = (
@@ -155,13 +144,8 @@ def describe(record: Record) -> list[str]:
         error = f", largest error {checked.get('max_error_of_bound') or 0:.2g} of the bound"
         if checked.get("reference") == "rule":
             error = " by the op's own rule"
-        if str(checked.get("reference")).startswith("baseline"):
-            error += f", compared with the {checked['reference']}: it takes no higher precision"
         elements = f"{checked.get('checked_elements')} of {checked.get('elements')} elements"
         timed += f", verified {elements}{error}"
-        if "blocks" in checked:
-            shown = f"{checked['blocks']['smallest_error']:.2g} of the RMS"
-            timed += f", and sums of blocks of all, which show an error of {shown} in one element"
     lines = [timed, *_ran(record)]
     for flag, reason in record.flag_reasons.items():
         lines.append(f"  {flag}: {reason}")
@@ -187,14 +171,11 @@ def _ran(record: Record) -> list[str]:
 
 def _kernel_line(kernel: Object) -> str:
     words = [one_line(str(kernel.get("name")), 100)]
-    for key in ("grid", "block"):
-        extents = kernel.get(key)
-        if extents:
-            text = "x".join(map(str, extents)) if isinstance(extents, list) else extents
-            words.append(f"{key} {text}")
-    for key, unit in (("registers", "registers"), ("shared_bytes", "bytes of shared memory")):
-        if kernel.get(key) is not None:
-            words.append(f"{kernel[key]} {unit}")
+    for key in ("grid", "block", "registers", "shared_bytes"):
+        value = kernel.get(key)
+        if value is not None:
+            text = "x".join(map(str, value)) if isinstance(value, list | tuple) else value
+            words.append(f"{key.replace('_', ' ')} {text}")
     return printable(f"    {kernel.get('count')} x {', '.join(words)}")
 
 
@@ -240,36 +221,20 @@ def _ceilings_line(machine: Machine, records: Iterable[Record]) -> str | None:
     return "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in ceilings.items()) or None
 
 
-def _telling_options(records: Sequence[Record]) -> set[str]:
-    """Return the names of the options that differ between the rows of an op, or between ops."""
-    values: dict[str, set[str]] = defaultdict(set)
-    known = set()
-    for record in records:
-        for name, value in record.options.items():
-            values[name].add(str(value))
-            known.add((record.op, name))
-    for record in records:
-        for name in values.keys() - record.options.keys():
-            if (record.op, name) in known:
-                values[name].add("")
-    return {name for name, shown in values.items() if len(shown) > 1}
-
-
 def _rate_unit(scored: Iterable[tuple[Record, Score]]) -> tuple[float, str]:
     fastest = max((score["flops_per_s"] or 0 for _, score in scored), default=0)
     return (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
 
 
-def _names(record: Record, options: Iterable[str]) -> Cells:
-    known = record.options.items()
-    shown = [f"{name} {value}" for name, value in known if name in options and value != ""]
+def _names(record: Record) -> Cells:
+    shown = [f"{name} {value}" for name, value in record.options.items() if value != ""]
     return {
-        "op": Cell(record.op, heads=True),
+        "op": Cell(record.op),
         "case": Cell(record.case),
-        "dtype": Cell(record.dtype, heads=True),
-        "provider": Cell(record.provider, goes_below=11),
-        "fill": Cell(record.fill or ABSENT, goes_below=11),
-        "options": Cell(", ".join(shown), goes_below=9),
+        "dtype": Cell(record.dtype, leaves=11),
+        "provider": Cell(record.provider, leaves=10),
+        "fill": Cell(record.fill or ABSENT, leaves=9),
+        "options": Cell(", ".join(shown), leaves=9),
     }
 
 
@@ -283,13 +248,13 @@ def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
         bound += " side"
     cells = {
         "median": Cell(duration(record.median_s), "right"),
-        "95% CI": Cell(half_width, "right", leaves=12),
+        "95% CI": Cell(half_width, "right", leaves=13),
         rate: Cell(_scaled(score["flops_per_s"], scale), "right"),
         "GB/s": Cell(_scaled(score["bytes_per_s"], 1e9), "right", leaves=8),
         "FLOP/B": Cell(number(score["intensity"]), "right", leaves=5),
-        "bound": Cell(bound, leaves=7),
-        "MFU": Cell(percent(score["mfu"]), "right", leaves=13),
-        "HFU": Cell(percent(score["hfu"]), "right", leaves=10),
+        "bound": Cell(bound, leaves=12),
+        "MFU": Cell(percent(score["mfu"]), "right", leaves=14),
+        "HFU": Cell(percent(score["hfu"]), "right", leaves=8),
         "MBU": Cell(percent(score["mbu"]), "right", leaves=4),
         "% roof": Cell(percent(score["roofline_pct"], 100), "right", leaves=9),
         "% meas": Cell(percent(of_measured, 100), "right", leaves=6),
@@ -301,20 +266,20 @@ def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
     return cells
 
 
-def table_rows(environment: Environment, records: Iterable[Record]) -> list[dict[str, str]]:
-    """Return a row of texts for each record, by title; empty for what is unknown."""
+def table_cells(environment: Environment, records: Iterable[Record]) -> list[Cells]:
+    """Return a row for each record; empty for what is unknown."""
     scored = judged(environment, records)
     unit = _rate_unit(scored)
     rows = []
     for record, score in scored:
-        row = _names(record, record.options)
+        row = _names(record)
         row["status"] = Cell(record.status)
         row["reason"] = Cell(record.reason or "")
         row |= _values(record, score, unit)
         row["flags"] = Cell(_flags(record))
+        row |= {title: Cell("") for title, cell in row.items() if cell.text == ABSENT}
         rows.append(row)
-    texts = texts_of(rows)
-    return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in texts]
+    return rows
 
 
 def _scaled(value: float | None, scale: float) -> str:
@@ -329,56 +294,33 @@ def _flags(record: Record) -> str:
 
 
 def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) -> None:
-    records = [record for record, _ in scored]
     unit = _rate_unit(scored)
-    telling = _telling_options(records)
-    has_one_provider = len({record.provider for record in records}) == 1
     rows = []
     for record, score in scored:
-        row = _names(record, telling)
-        row["provider"] = row["provider"]._replace(heads=has_one_provider)
+        row = _names(record)
         row |= _values(record, score, unit)
         row["first call"] = Cell(duration(record.first_call_s), "right", leaves=3)
         row["n"] = Cell(str(len(record.samples_s) or ABSENT), "right", leaves=2)
         row["flags"] = Cell(_flags(record))
         rows.append(row)
     console.print()
-    _print_telling(rows, "flags", console)
-
-
-def _print_telling(rows: Sequence[Cells], notes_title: str, console: Console) -> None:
-    """Print rows without the columns that say nothing."""
-    for column in columns_of(rows):
-        texts = set(column.cells)
-        is_silent = texts <= NOTHING or (column.side == "left" and len(texts) == 1)
-        if is_silent and column.title not in ALWAYS:
-            for row in rows:
-                row.pop(column.title, None)
-    print_cells(console, rows, notes_title)
+    drop_silent(rows, ALWAYS)
+    print_cells(console, rows, "flags")
 
 
 def _print_others(records: Sequence[Record], console: Console) -> None:
+    """Print a line for each row, or for many rows with the same reason."""
     by_reason: dict[tuple[str, str | None], list[Record]] = {}
     for record in records:
         by_reason.setdefault((record.status, record.reason), []).append(record)
-    alone = []
-    for record in records:
-        if len(by_reason[record.status, record.reason]) <= MAX_ROWS_PER_REASON:
-            alone.append(record)
-    console.print()
-    telling = _telling_options(alone)
-    rows = []
-    for record in alone:
-        row = {"status": Cell(record.status)} | _names(record, telling)
-        row["reason"] = Cell(record.reason or ABSENT)
-        rows.append(row)
-    if rows:
-        _print_telling(rows, "reason", console)
+    lines = [""]
     for (status, reason), alike in by_reason.items():
+        names = [f"{name_of(record)} {text_of(record.options)}".strip() for record in alike]
         if len(alike) > MAX_ROWS_PER_REASON:
             ops = dict.fromkeys(record.op for record in alike)
-            text = f"{status}: {len(alike)} rows ({', '.join(ops)}): {reason or ABSENT}"
-            print_lines(console, printable(text))
+            names = [f"{len(alike)} rows ({', '.join(ops)})"]
+        lines += [printable(f"{status}: {name}: {reason or ABSENT}") for name in names]
+    print_lines(console, *lines)
 
 
 def render_runs(runs: Iterable[RunSummary], console: Console) -> None:

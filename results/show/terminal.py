@@ -95,10 +95,7 @@ def print_out(text: str, kept: str = "") -> None:
     """
     try:
         stream = stdout()
-        try:
-            stream.write(text)
-        except UnicodeEncodeError:  # an ASCII terminal
-            stream.write(text.encode(stream.encoding, "replace").decode(stream.encoding))
+        stream.write(text)
         stream.flush()
     except OutputError as error:
         raise OutputError(f"{error}{kept}") from None
@@ -149,7 +146,7 @@ def _is_command(line: str) -> bool:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Keeps line breaks, and prints the metavar of an option with several values once."""
+    """Keeps line breaks, and wraps paragraphs."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         """Wrap paragraphs at words. Commands stay as they are, because users copy them."""
@@ -170,15 +167,6 @@ class _Help(argparse.RawDescriptionHelpFormatter):
             for line in lines
         ]
         return "".join(f"{indent}{line}\n" for line in filled)
-
-    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        if (
-            action.option_strings
-            and action.nargs == argparse.ONE_OR_MORE
-            and isinstance(action.metavar, str)
-        ):
-            return action.metavar
-        return super()._format_args(action, default_metavar)
 
 
 _MODULE = re.compile(
@@ -277,17 +265,6 @@ class Parser(argparse.ArgumentParser):
                 "; ".join([f"unrecognized arguments: {' '.join(unknown)}", *filter(None, hints)])
             )
         return options_found, unknown
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Suggest the nearest command or value."""
-        if action.choices is not None and value not in action.choices:
-            named = None if isinstance(action, argparse._SubParsersAction) else action
-            hint = did_you_mean(value, action.choices)
-            if hint:
-                raise argparse.ArgumentError(
-                    named, f"unknown {'value' if named else 'command'} '{value}'; {hint}"
-                )
-        super()._check_value(action, value)
 
     def format_help(self) -> str:
         for name, text in self.late_help.items():

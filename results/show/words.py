@@ -54,31 +54,20 @@ FAR_PCT = 30.0
 
 def lines_about(bound: str, share_pct: float) -> list[str]:
     """Return the meaning of a percentage of the limiting ceiling, remedies and further reading."""
-    subject = f"{bound}-bound at {share_pct:.3g} % of its ceiling"
+    tried = BOUNDS[bound].tried
+    advice = f"what people try: {tried}."
+    meaning = f"a better kernel can gain a factor of {100 / share_pct:.2g}."
     if share_pct > 100:
-        above = FLAGS["above-roof"]
-        lines = [
-            f"{subject}: {above.meaning[0].lower()}{above.meaning[1:]}",
-            f"what to do: {above.advice}",
-        ]
+        meaning = FLAGS["above-roof"].meaning
+        advice = f"what to do: {FLAGS['above-roof'].advice}"
     elif share_pct >= NEAR_PCT:
         left = f"at most a factor of {100 / share_pct:.3g}" if share_pct < 100 else "nothing"
-        lines = [
-            f"{subject}: near the limit; a better kernel can gain {left}.",
-            f"what to do: {BOUNDS[bound].advice}",
-        ]
-    elif share_pct >= FAR_PCT:
-        left = f"a factor of {100 / share_pct:.2g}"
-        lines = [
-            f"{subject}: a better kernel can gain {left}.",
-            f"what people try: {BOUNDS[bound].tried}.",
-        ]
-    else:
-        cause = (
-            "limited by latency, too few threads, instructions or the library, not by the ceiling"
+        meaning = f"near the limit; a better kernel can gain {left}."
+        advice = f"what to do: {BOUNDS[bound].advice}"
+    elif share_pct < FAR_PCT:
+        meaning = (
+            "limited by latency, too few threads, instructions or the library, not by the ceiling."
         )
-        lines = [
-            f"{subject}: {cause}.",
-            f"what people try: first a larger case, then {BOUNDS[bound].tried}.",
-        ]
-    return [*lines, f"read on: {BOUNDS['mixed'].source}; {TUNING}"]
+        advice = f"what people try: first a larger case, then {tried}."
+    subject = f"{bound}-bound at {share_pct:.3g} % of its ceiling"
+    return [f"{subject}: {meaning}", advice, f"read on: {BOUNDS['mixed'].source}; {TUNING}"]

@@ -115,7 +115,13 @@ class Comparison:
         ends = (math.exp(interval.low), math.exp(min(interval.high, MAX_LOG)))
         reason = _reason(*ends, margin, remedy)
         if drift:
-            reason += f"; {_spread(math.exp(drift))} is the spread between measurements"
+            factor = math.exp(drift)
+            shown = f"a factor of {factor:.2g}"
+            if factor > MAX_SHOWN:
+                shown = f"more than {MAX_SHOWN} times"
+            elif factor < 2:
+                shown = f"±{100 * (factor - 1):.2g} %"
+            reason += f"; {shown} is the spread between measurements"
         compared = cls(
             ratio=math.exp(interval.center),
             ci95=ends,
@@ -223,12 +229,6 @@ def _reason(low: float, high: float, margin: float, remedy: str) -> str:
     if low > 1 or high < 1:
         return f"{between}: different, but possibly within {allowed}; {remedy}"
     return f"{between}: wider than {allowed}, possibly no difference; {remedy}"
-
-
-def _spread(factor: float) -> str:
-    if factor > MAX_SHOWN:
-        return f"more than {MAX_SHOWN} times"
-    return f"±{100 * (factor - 1):.2g} %" if factor < 2 else f"a factor of {factor:.2g}"
 
 
 def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[float, float]] | None:

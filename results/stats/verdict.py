@@ -80,7 +80,11 @@ def compare_pairs(
         for baseline, candidate in zip(baseline_s, candidate_s, strict=True)
     ]
     interval = interval_of_median(ratios, widening)
-    halves = _halves_in_ranks(ratios, interval, math.log1p(margin))
+    sign = math.copysign(1, interval.center)
+    within = sum(sign * ratio <= math.log1p(margin) for ratio in ratios)
+    halves = math.inf  # widths between center and margin, counted in samples
+    if within:
+        halves = (1 - 2 * within / len(ratios)) / interval.share_needed
     return Comparison.of(interval, len(ratios), margin, unit, halves_in_ranks=halves)
 
 
@@ -118,15 +122,6 @@ def judge_rounds(
         f"{100 * margin:g} % in each half of the rounds"
     )
     return replace(bound, reason=reason)
-
-
-def _halves_in_ranks(ratios: Sequence[float], interval: Interval, edge: float) -> float:
-    """Return the half widths between center and margin, counted in samples; infinite if all are
-    beyond the margin.
-    """
-    sign = math.copysign(1, interval.center)
-    within = sum(sign * ratio <= edge for ratio in ratios)
-    return (1 - 2 * within / len(ratios)) / interval.share_needed if within else math.inf
 
 
 def times_longer(compared: Comparison) -> float | None:

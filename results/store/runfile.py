@@ -98,19 +98,12 @@ def latest_visits(records: Sequence[Record]) -> tuple[Record, ...]:
     latest = dict(enumerate(records))
     numbers: dict[tuple[object, ...], list[int]] = {}
     for number, record in enumerate(records):
-        row = (
-            record.op,
-            record.provider,
-            record.dtype,
-            record.case,
-            str(record.options),
-            record.fill,
-        )
+        row = record.row._replace(cache=None)
         if len(record.visits) > 1:
-            earlier = numbers.get((*row, record.visits[:-1]))
+            earlier = numbers.get((row, record.visits[:-1]))
             if earlier:
                 del latest[earlier.pop(0)]
-        numbers.setdefault((*row, record.visits), []).append(number)
+        numbers.setdefault((row, record.visits), []).append(number)
     return tuple(latest.values())
 
 
@@ -205,10 +198,8 @@ def write_output(path: Path, data: bytes) -> None:
         finally:
             with suppress(OSError):
                 unfinished.unlink()
-    except (FileExistsError, NotADirectoryError):
-        raise StoreError(f"cannot write {path}: a parent is a file; choose another path") from None
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {reason_of(error)}; choose another path") from None
+        raise _write_error(path, error) from None
 
 
 SUFFIX = ".jsonl"
@@ -223,8 +214,6 @@ def runs_directory() -> Path:
     installed wheel must not write into site-packages.
     """
     chosen = os.environ.get("ROOFMARK_RUNS")
-    if chosen and Path(chosen).is_file():
-        raise StoreError(f"ROOFMARK_RUNS is {chosen}, which is a file; it must be a directory")
     if chosen:
         return Path(chosen)
     root = Path(__file__).resolve().parents[2]
@@ -358,9 +347,7 @@ def _word(text: str) -> str:
 
 
 def _write_error(path: Path, error: OSError) -> StoreError:
-    # "File exists" would not say that a parent is a file.
-    if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return StoreError(f"cannot write {path}: a parent is a file; choose another --output")
-    return StoreError(
-        f"cannot write {path}: {reason_of(error)}; choose another --output, or --no-save"
-    )
+    cause = reason_of(error)
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):  # "File exists" would not say what is wrong
+        cause = "a parent is a file"
+    return StoreError(f"cannot write {path}: {cause}; choose another path")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from results.record import Object
@@ -34,10 +33,6 @@ LATEST = re.compile(r"latest(?:~(\d+))?(?::(.+))?")
 
 REVISION = re.compile(r"([0-9a-f]{4,40})(-dirty)?")
 """A git revision, as `results history` shows it: with `-dirty` if files were changed."""
-
-
-class RunNotFoundError(StoreError):
-    """No run, or more than one, has the requested name."""
 
 
 @dataclass(frozen=True)
@@ -118,17 +113,17 @@ def find_run(
     is found.
 
     Raises:
-        RunNotFoundError: no run matches, or several do.
+        StoreError: no run matches, or several do.
     """
     directory = directory or runs_directory()
     latest = LATEST.fullmatch(name)
     if not latest and (os.sep in name or Path(name).is_file()):
         if not Path(name).is_file():
-            raise RunNotFoundError(f"no run file {name}")
+            raise StoreError(f"no run file {name}")
         return Path(name)
     runs = list_runs(directory, counts_records=False)
     if not runs:
-        raise RunNotFoundError(f"no run '{name}': no run in {directory} yet")
+        raise StoreError(f"no run '{name}': no run in {directory} yet")
     if latest:
         return _latest(runs, directory, latest, fits)
     exact = [run for run in runs if name in _names(run)]
@@ -136,10 +131,9 @@ def find_run(
     if len(matches) == 1:
         return matches[0].path
     if matches:
-        shown = ", ".join(str(run.path) if exact else run.path.stem for run in matches[:MAX_LISTED])
-        more = ", ..." if len(matches) > MAX_LISTED else ""
-        raise RunNotFoundError(
-            f"'{name}' matches {len(matches)} runs: {shown}{more}; use a longer start or a path"
+        shown = ", ".join(str(run.path) for run in matches[:MAX_LISTED])
+        raise StoreError(
+            f"'{name}' matches {len(matches)} runs, such as {shown}; use a longer start or a path"
         )
     sha = name
     words = ["git", "rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"]
@@ -154,13 +148,7 @@ def find_run(
                 gits = [content.environment.git, *(record.source_git for record in content.records)]
                 if any(revision.fullmatch(revision_text(git) or "") for git in gits):
                     return run.path
-    known = list(chain.from_iterable(map(_names, runs)))
-    near = difflib.get_close_matches(name, known, n=MAX_LISTED) or [
-        run.path.stem for run in runs[:MAX_LISTED]
-    ]
-    raise RunNotFoundError(
-        f"no run '{name}' in {directory}; choose from {', '.join(near)} or `python -m results list`"
-    )
+    raise StoreError(f"no run '{name}' in {directory}; python -m results list shows all")
 
 
 def _latest(
@@ -170,17 +158,14 @@ def _latest(
     fits: Callable[[RunSummary], bool] | None,
 ) -> Path:
     readable = [run for run in runs if run.error is None]
-    if not readable:
-        raise RunNotFoundError(
-            f"no run in {directory} can be read; python -m results list shows the errors"
-        )
     filled = [run for run in readable if run.records != 0] or readable
     fitting = (run for run in filled if name[2] in (None, run.op) and (not fits or fits(run)))
     found = next(islice(fitting, int(name[1] or 0), None), None)
     if found:
         return found.path
-    raise RunNotFoundError(
-        f"no run in {directory} has a matching record; list runs with python -m results list"
+    raise StoreError(
+        f"no run in {directory} can be read and has a matching record; python -m results list "
+        f"shows all"
     )
 
 

@@ -6,9 +6,10 @@ import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from results.show.grid import Cell, Cells, Table, print_cells, print_lines, texts_of
+from results.record import Object
+from results.show.grid import Cell, Cells, Table, print_cells, print_lines
 from results.show.options import add_format
 from results.show.terminal import OK, Parser, print_out, say
 from roofline.gpu_file import KEYS_TABLE
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
             say(f"note: left out {problem}")
     table = Table(
         rows=lambda: list(map(_flat_row, gpus)),
-        shown=lambda: texts_of(list(map(_cells, gpus))),
+        cells=lambda: list(map(_cells, gpus)),
         document=lambda: list(map(gpu_row, gpus)),
         draw=lambda console: (
             _print_page(console, gpus[0]) if len(names) == 1 else _print_overview(console, gpus)
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def gpu_row(gpu: Machine) -> dict[str, Any]:
+def gpu_row(gpu: Machine) -> Object:
     """Return the JSON object of a GPU, in SI units; unknown values are None."""
     bandwidth = gpu.bandwidth()
     peaks = {dtype: gpu.peak(dtype) for dtype in DTYPES}
@@ -113,7 +114,7 @@ def ridge(gpu: Machine, dtype: str) -> float | None:
     return ridge_intensity(peak.value, bandwidth.value) if peak and bandwidth else None
 
 
-def _flat_row(gpu: Machine) -> dict[str, Any]:
+def _flat_row(gpu: Machine) -> Object:
     row = gpu_row(gpu)
     flat = {
         key: "; ".join(value) if isinstance(value, tuple) else value for key, value in row.items()
@@ -177,15 +178,8 @@ def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
 
 
 def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
-    print_cells(console, list(map(_cells, gpus)), hint="--format json has all")
-    print_lines(
-        console,
-        "",
-        f"{DENSE} {MARKS}",
-        "ridge: the peak of that dtype over the memory bandwidth, in FLOP/byte.",
-        "All facts of one GPU, with sources and ridge points: python -m roofline gpus SLUG",
-        "All facts of all GPUs: python -m roofline gpus --format json",
-    )
+    print_cells(console, list(map(_cells, gpus)))
+    print_lines(console, "", f"{DENSE} {MARKS}", RIDGE)
 
 
 def _print_page(console: Console, gpu: Machine) -> None:

@@ -5,12 +5,14 @@ computed here.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from results.record import Object
 from results.show.facts import facts_of
-from results.show.grid import Column, Row, Table, print_grid, print_lines
+from results.show.grid import Cell, Row, Table, print_cells, print_lines
 from results.show.options import add_format
 from results.show.terminal import OK, Parser, print_out
 
@@ -20,12 +22,8 @@ if TYPE_CHECKING:
 FILE = Path(__file__).parents[1] / "accounting" / "notes.toml"
 SECTIONS = ("Memory", "Compute", "Roofline", "Training", "State", "Parallel work")
 """Subjects of the claims, in the order of the lecture."""
-VERDICTS = {
-    "holds": ("holds", "hold"),
-    "wrong": ("is wrong", "are wrong"),
-    "depends": ("depends", "depend"),
-}
-"""First word of each verdict, with its verb for one claim and for several."""
+VERDICTS = ("holds", "wrong", "depends")
+"""First word of each verdict."""
 KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "remark", "command")
 
 COLUMNS = {
@@ -35,10 +33,9 @@ COLUMNS = {
     "ours": 4,
     "formula": 2,
     "verdict": 0,
+    "command": 1,
 }
 """Columns of the table, with the turn in which each leaves a narrow terminal; 0: never."""
-COMMAND = {"command": 1}
-"""The column that --verbose adds."""
 
 
 def add_options(parser: Parser) -> None:
@@ -46,24 +43,22 @@ def add_options(parser: Parser) -> None:
         "Compare claims of five study notes on CS336 lecture 2 with the values computed here."
     )
     add_format(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="show the commands")
 
 
 def run(args: argparse.Namespace) -> int:
     document = load_notes()
     claims = document["claims"]
-    columns = COLUMNS | COMMAND if args.verbose else COLUMNS
     table = Table(
         rows=lambda: claims,
-        shown=lambda: [{key: claim[key] for key in KEYS[1:]} for claim in claims],
+        cells=lambda: [{key: Cell(claim[key]) for key in KEYS[1:]} for claim in claims],
         document=lambda: {"notes": document["notes"], "claims": claims},
-        draw=lambda console: _print_tables(console, document, columns),
+        draw=lambda console: _print_tables(console, document),
     )
     print_out(table.render(args.format))
     return OK
 
 
-def load_notes() -> dict[str, Any]:
+def load_notes() -> Object:
     """Return `course` (URL), `notes` (titles by key) and `claims`.
 
     A claim has `KEYS`, and the `unit` of what `python -m bench lecture` measures.
@@ -79,11 +74,11 @@ def load_notes() -> dict[str, Any]:
     return document | {"claims": claims}
 
 
-def _print_tables(console: Console, document: dict[str, Any], columns: Mapping[str, int]) -> None:
+def _print_tables(console: Console, document: Object) -> None:
     claims = document["claims"]
     print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
     print_lines(console, f"CS336, Language Modeling from Scratch: {document['course']}")
-    print_by_subject(console, claims, "subject", columns, "claim")
+    print_by_subject(console, claims, "subject", COLUMNS, "claim")
     print_lines(console, f"{len(claims)} claims: {verdict_counts(claims)}.")
 
 
@@ -97,17 +92,19 @@ def print_by_subject(
     """Print a table for each value of `key`, which is the title of the column `titled`."""
     print_lines(console, "")
     for subject in dict.fromkeys(row[key] for row in rows):
-        own = [row for row in rows if row[key] == subject]
-        shown = [
-            Column(subject if name == titled else name, [row[name] for row in own], goes_below=turn)
-            for name, turn in columns.items()
-        ]
-        print_grid(console, shown, [row["remark"] for row in own], "remark")
+        cells = []
+        for row in rows:
+            if row[key] == subject:
+                shown = {
+                    subject if name == titled else name: Cell(row[name], leaves=turn)
+                    for name, turn in columns.items()
+                }
+                cells.append(shown | {"remark": Cell(row["remark"])})
+        print_cells(console, cells, "remark")
         print_lines(console, "")
 
 
 def verdict_counts(claims: Sequence[Row]) -> str:
-    """Return such as "56 hold, 30 are wrong, 1 depends"."""
-    verdicts = [claim["verdict"].split()[0] for claim in claims]
-    counts = {word: verdicts.count(word) for word in VERDICTS}
-    return ", ".join(f"{number} {VERDICTS[word][number != 1]}" for word, number in counts.items())
+    """Return such as "56 holds, 30 wrong, 1 depends"."""
+    counts = Counter(claim["verdict"].split()[0] for claim in claims)
+    return ", ".join(f"{counts[word]} {word}" for word in VERDICTS)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from results.compare.selection import LATEST, Selection, add_selection, names
-from results.show.picture import add_picture, check_picture, save_picture
+from results.show.picture import add_picture, save_picture
 from results.show.spelling import did_you_mean
 from results.show.terminal import (
     ADVANCED,
@@ -166,9 +167,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = dtypes_of(args.dtype)
     checks = list(map(_check, args.check))
     path = args.output
-    if path is not None:
-        check_picture(path)
-    elif not checks and not stdout().isatty():
+    if path is None and not checks and not stdout().isatty():
         raise PlotError("expected -o PATH or --check 'OP>=FRACTION'")
     sources = load_sources(args.runs, args.gpu, args.folder, Selection.of(args, LATEST))
     scene = _scene(sources, wanted)
@@ -245,8 +244,6 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
             lacking.append(
                 f"{known.slug} has no known peak for {', '.join(missing)} (known: {names})"
             )
-        if not drawn:
-            _note(f"no ceiling is known for {known.slug}")
     if not scene.flats and not scene.points:
         raise PlotError("no ceiling to draw: " + "; ".join(lacking))
     if wanted or sources.runs:
@@ -274,13 +271,11 @@ def _check(text: str) -> tuple[str, float]:
 
 def _short_of(check: tuple[str, float], sources: Sources, dtypes: Sequence[str]) -> list[str]:
     op, share = check
-    known: dict[str, None] = {}
     lines = []
     count = 0
     for environment, records in sources.measured:
         machine = judging(environment, sources.gpus)
         for row in records:
-            known[one_line(row.op)] = None
             if row.op != op or row.status == "skipped" or (dtypes and row.dtype not in dtypes):
                 continue
             count += 1
@@ -295,25 +290,18 @@ def _short_of(check: tuple[str, float], sources: Sources, dtypes: Sequence[str])
                 words = map(one_line, (row.op, row.case, row.dtype, row.provider))
                 lines.append(f"{' '.join(words)}: {result}, expected {100 * share:g} %")
     if not count:
-        names = ", ".join(known) or "no op"
-        raise PlotError(f"--check '{op}>={share:g}': no row of {op} was measured, only of {names}")
+        raise PlotError(f"--check '{op}>={share:g}': no row of {op} was measured")
     return lines
 
 
 def _note_ceilings(runs: Sequence[Run]) -> None:
-    values: dict[tuple[str, ...], float] = {}
-    newest: dict[str, str] = {}
-    differ = set()
+    ceilings = defaultdict(set)
     for run in runs:
         machine = run.environment.machine
-        slug = machine.slug
-        newest[slug] = max(run.environment.started_at, newest.get(slug, ""))
-        for entry in machine.entries:
-            key = (slug, entry.quantity, entry.name, entry.kind)
-            if values.setdefault(key, entry.value) != entry.value:
-                differ.add(slug)
-    for slug in sorted(differ):
-        _note(f"runs of {slug} differ in their ceilings; those of {newest[slug]} are drawn")
+        ceilings[machine.slug].add(frozenset(machine.entries))
+    for slug, known in ceilings.items():
+        if len(known) > 1:
+            _note(f"runs of {slug} differ in their ceilings; those of the newest are drawn")
 
 
 def default_dtypes(sources: Sources) -> list[str]:

@@ -203,7 +203,7 @@ def print_rows(console: Console, rows: Sequence[Row], columns: Mapping[str, str]
         cells = [one_line(cell(key, row.get(key)), MAX_CELL_LETTERS) for row in rows]
         is_name = index == 0 and isinstance(rows[0].get(key), str)
         below = max(0, index - 1)  # the later columns hold the result
-        grid.append(Column(title, cells, "left" if is_name else "right", goes_below=below))
+        grid.append(Column(title, cells, "left" if is_name else "right", leaves=below))
     print_grid(console, grid)
 
 
@@ -212,7 +212,7 @@ def _print_steps(console: Console, steps: Sequence[Step]) -> None:
     labels, arithmetic, results = zip(*shown, strict=True)
     columns = [
         Column("step", labels),
-        Column("arithmetic", arithmetic, goes_below=2),
+        Column("arithmetic", arithmetic, leaves=2),
         Column("=", ["="] * len(labels), "right"),
         Column("result", results, "right"),
     ]

@@ -21,7 +21,7 @@ from roofline.picture.scene import (
     Roof,
     Scene,
 )
-from roofline.picture.style import DTYPE_COLORS, FOREIGN_COLOR, MARKERS
+from roofline.picture.style import DTYPE_COLORS, FOREIGN_COLOR
 from roofline.picture.texts import chosen_for_labels, point_label, roof_label
 
 MIN_DRAWN_SHARE = 0.001
@@ -151,12 +151,9 @@ def _add_styles(scene: Scene) -> None:
     for point in scene.points:
         run = point.run if scene.has_run_names else None
         record = point.record
-        # The least important part is last; dtypes also differ in color.
         looks.append((record.op, record.provider, run, record.dtype))
         if scene.is_profile:
             looks[-1] = ()
-    while len(set(looks)) > len(MARKERS) and len(looks[0]) > 1:
-        looks = [look[:-1] for look in looks]
     shapes = list(dict.fromkeys(looks))
     for point, look in zip(scene.points, looks, strict=True):
         point.color = _color(scene, point.machine, point.record.dtype, point.record.provider)

@@ -96,12 +96,28 @@ def draw_roofline(
                 )
             _draw(scene, axes)
             return axes.figure.figure
-        longest = caption(scene, _marks(scene), len(scene.points))
-        foot = CAPTION_ROW * len(wrapped(longest, WIDTH, CAPTION_PT))
-        axes = _new_axes(foot + TICKS, heading, subtitle, handles)
-        unlabeled = _draw(scene, axes)
-        figure = axes.figure.figure
-        write_caption(figure, caption(scene, _marks(scene), unlabeled), foot + 0.12)
+        text = caption(scene, _marks(scene))
+        foot = CAPTION_ROW * len(wrapped(text, WIDTH, CAPTION_PT))
+        wide = WIDTH - LEFT - RIGHT
+        longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+        columns = max(1, int(wide * LETTERS_PER_INCH / (longest + 5)))
+        rows = math.ceil(len(handles) / columns)
+        below = foot + TICKS + HEIGHT + LEGEND_ROW * rows + 0.1
+        figure, _ = titled_figure(WIDTH, heading, subtitle, below)
+        tall = figure.get_figheight()
+        axes = figure.add_axes((LEFT / WIDTH, (foot + TICKS) / tall, wide / WIDTH, HEIGHT / tall))
+        if handles:
+            axes.legend(
+                handles=handles,
+                ncols=columns,
+                loc="lower left",
+                bbox_to_anchor=(-0.09, 1.0),
+                borderpad=0,
+                handletextpad=0.4,
+                columnspacing=1.4,
+            )
+        _draw(scene, axes)
+        write_caption(figure, text, foot + 0.12)
         return figure
 
 
@@ -120,29 +136,6 @@ def plot_run(
     if path is not None:
         save_picture(figure, path)
     return figure
-
-
-def _new_axes(foot: float, title: str, subtitle: str, handles: Sequence[Line2D]) -> Axes:
-    """Return axes above `foot` inches of a figure, with the legend and title above them."""
-    wide = WIDTH - LEFT - RIGHT
-    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-    columns = max(1, int(wide * LETTERS_PER_INCH / (longest + 5)))
-    rows = math.ceil(len(handles) / columns)
-    below = foot + HEIGHT + LEGEND_ROW * rows + 0.1
-    figure, _ = titled_figure(WIDTH, title, subtitle, below)
-    tall = figure.get_figheight()
-    axes = figure.add_axes((LEFT / WIDTH, foot / tall, wide / WIDTH, HEIGHT / tall))
-    if handles:
-        axes.legend(
-            handles=handles,
-            ncols=columns,
-            loc="lower left",
-            bbox_to_anchor=(-0.09, 1.0),
-            borderpad=0,
-            handletextpad=0.4,
-            columnspacing=1.4,
-        )
-    return axes
 
 
 def _legend_handles(scene: Scene) -> list[Line2D]:
@@ -215,8 +208,8 @@ def _line(color: str, kind: str, machine: int) -> Object:
     }
 
 
-def _draw(scene: Scene, axes: Axes) -> int:
-    """Draw all but title, legend and caption; return the number of points without a label."""
+def _draw(scene: Scene, axes: Axes) -> None:
+    """Draw all but title, legend and caption."""
     _span(axes, scene)
     for roof in scene.roofs:
         style = _line(roof.color, roof.ceiling.kind, roof.machine)
@@ -253,7 +246,7 @@ def _draw(scene: Scene, axes: Axes) -> int:
         axes.annotate("", new.spot, old.spot, arrowprops=style, zorder=5.5)
     _label_roofs(scene, axes)
     _name_regimes(scene, axes)
-    return _label_points(scene, axes)
+    _label_points(scene, axes)
 
 
 def _span(axes: Axes, scene: Scene) -> None:
@@ -363,10 +356,8 @@ def _name_regimes(scene: Scene, axes: Axes) -> None:
     _write(axes, foot, (8, 4), "compute-bound", color, ha="left", **style)
 
 
-def _label_points(scene: Scene, axes: Axes) -> int:
-    """Write the labels of ridge points and points where they fit; return the number of points
-    without one.
-    """
+def _label_points(scene: Scene, axes: Axes) -> None:
+    """Write the labels of ridge points and points where they fit."""
     import textalloc
     from matplotlib.transforms import Affine2D
     from numpy import transpose
@@ -386,7 +377,7 @@ def _label_points(scene: Scene, axes: Axes) -> int:
             end = ":\n" if scene.is_profile else ": "
             labels.append((point.spot, plain(point.label, 80).replace(": ", end), color))
     if not labels:
-        return 0
+        return
     spots = [*ridges, *(point.spot for point in scene.points)]
     radii_px = [0.0] * len(spots)
     lines: list[Line] = [roof.ends(scene.view) for roof in scene.roofs]
@@ -411,7 +402,7 @@ def _label_points(scene: Scene, axes: Axes) -> int:
     x_spots, y_spots = transpose(spots)
     # textalloc prints if a label does not fit in its first direction.
     with redirect_stdout(io.StringIO()):
-        placed = textalloc.allocate(
+        textalloc.allocate(
             axes,
             x_texts,
             y_texts,
@@ -434,5 +425,3 @@ def _label_points(scene: Scene, axes: Axes) -> int:
             avoid_crossing_label_lines=True,
             zorder=9,
         )
-    written = sum(text is not None for text in placed[2][len(ridges) :])
-    return len(scene.points) - outliers - written

@@ -83,7 +83,21 @@ def roofline_figure(scene: Scene, estimates: Sequence[Object] = ()) -> Figure:
             hoverinfo="text",
             marker={"symbol": "star", "size": 15, "color": INK},
         )
-    _add_labels(figure, scene)
+    line = LABEL_SHARE * (view.top - view.bottom)
+    for label in [*flat_labels(scene, line), *slope_labels(scene, 2 * line)]:
+        if label.roof.is_mix:
+            continue
+        figure.add_annotation(
+            text=escaped("<br>".join(label.lines)),
+            x=label.x,
+            y=label.y,
+            align="right",
+            xanchor="right",
+            yanchor="top" if label.is_below else "bottom",
+            name=FLAT if label.roof.is_flat else SLOPE,
+            showarrow=False,
+            font={"color": label.color},
+        )
     _add_ridges(figure, scene)
     axis = {
         "type": "log",
@@ -243,25 +257,6 @@ def _hover(point: Point) -> str:
 
 def _lines(facts: Sequence[str]) -> str:
     return escaped("<br>".join(one_line(fact, 120) for fact in facts if fact))
-
-
-def _add_labels(figure: Figure, scene: Scene) -> None:
-    view = scene.view
-    line = LABEL_SHARE * (view.top - view.bottom)
-    for label in [*flat_labels(scene, line), *slope_labels(scene, 2 * line)]:
-        if label.roof.is_mix:
-            continue
-        figure.add_annotation(
-            text=escaped("<br>".join(label.lines)),
-            x=label.x,
-            y=label.y,
-            align="right",
-            xanchor="right",
-            yanchor="top" if label.is_below else "bottom",
-            name=FLAT if label.roof.is_flat else SLOPE,
-            showarrow=False,
-            font={"color": label.color},
-        )
 
 
 def _add_ridges(figure: Figure, scene: Scene) -> None:

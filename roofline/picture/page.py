@@ -6,22 +6,23 @@ import base64
 import hashlib
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from results.compare.comparison import compare
-from results.compare.earlier import runs_beside
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
+
+from results.compare.comparison import compare, nothing_common
 from results.compare.output import describe as describe_row
 from results.compare.output import foremost, headline, json_row
 from results.compare.selection import Selection
 from results.compare.sides import CompareOptions
-from results.record import Object, Record
+from results.record import Object
+from results.show.grid import Row, texts_of
 from results.show.picture import on_dark
-from results.show.table import describe, table_rows
+from results.show.table import describe, table_cells
 from results.show.terminal import install_command, one_line, reason_of
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from results.stats.comparison import TOO_NOISY
@@ -62,7 +63,7 @@ def page_html(
     scene: Scene,
     runs: Sequence[Measured] = (),
     title: str | None = None,
-    verdicts: Sequence[Mapping[str, Any]] = (),
+    verdicts: Sequence[Row] = (),
     estimates: Sequence[Object] = (),
 ) -> str:
     """Return the page of a scene as self-contained HTML."""
@@ -86,7 +87,6 @@ def page_html(
     return template("page.html").render(
         title=one_line(title, 200) if title is not None else names,
         subtitle=subtitle,
-        summary=summary(records),
         caption=caption(scene, marks),
         figures=list(drawn),
         has_rows=bool(records),
@@ -134,23 +134,11 @@ def stylesheet() -> Markup:
     return Markup((TEMPLATES / "page.css").read_text(encoding="utf-8"))
 
 
-def summary(records: Sequence[Record]) -> str:
-    if not records:
-        return "No row was measured, only ceilings are shown."
-    status = Counter(record.status for record in records)
-    parts = [f"{status.pop('ok', 0):,} rows measured"]
-    flagged = sum(bool(record.flags) for record in records)
-    if flagged:
-        parts.append(f"{flagged:,} with flags")
-    parts += [f"{count:,} {word}" for word, count in status.items()]
-    return "; ".join(parts) + "."
-
-
 def _table(scene: Scene, runs: Sequence[Measured]) -> Object:
     points = {id(point.record): index for index, point in enumerate(scene.points)}
     rows: list[Object] = []
     for number, (environment, records) in enumerate(runs):
-        for record, texts in zip(records, table_rows(environment, records), strict=True):
+        for record, texts in zip(records, texts_of(table_cells(environment, records)), strict=True):
             known: Object = {"point": points.get(id(record)), "median_s": record.median_s}
             known |= {"details": "\n".join(describe(record))}
             rows.append(known | {"cells": {"run": scene.run_name(number)} | texts})
@@ -176,6 +164,7 @@ def policy(scripts: Sequence[str]) -> str:
 
 MAX_ROWS = 500
 """Of a comparison; the most important ones are shown."""
+Positive = Annotated[float, Meta(gt=0, lt=1e300)]
 PARTS = ("", "prefill_", "decode_")
 """Prefixes of `flops`, `bytes` and `seconds` in the rows of an estimate."""
 
@@ -187,23 +176,21 @@ def verdicts_of(paths: Sequence[Path], chosen: Selection) -> list[Object]:
     keys of `results compare --format json`, `left_out` (number of omitted rows), `unmatched` and
     `notes`. Runs that cannot be compared have no rows, and a `headline` with the reason.
     """
-    whole = list(map(load_run, paths))
-    runs = [chosen.records_of(run) for run in whole]
+    runs = [chosen.records_of(load_run(path)) for path in paths]
     if (
         len(runs) == 1
         and len({record.provider for record in runs[0].records if record.status == "ok"}) > 1
     ):
         return [_compared(runs[0], None)]
-    earlier = [*runs_beside(whole), *whole] if len(runs) > 1 else []
-    return [_compared(runs[0], other, earlier) for other in runs[1:]]
+    return [_compared(runs[0], other) for other in runs[1:]]
 
 
-def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> Object:
+def _compared(first: Run, other: Run | None) -> Object:
     known = {"runs": [run.environment.run_id for run in (first, other or first)]}
     try:
-        compared = compare(
-            first, other, CompareOptions(by=None if other else "provider"), earlier=earlier
-        )
+        compared = compare(first, other, CompareOptions(by=None if other else "provider"))
+        if not compared.rows:
+            raise StoreError(nothing_common(compared.unmatched))
     except StoreError as error:
         none: Object = {"rows": [], "left_out": 0, "unmatched": [], "notes": []}
         return known | none | {"headline": str(error)}
@@ -246,23 +233,28 @@ def estimates_of(paths: Iterable[Path]) -> list[Object]:
     return estimates
 
 
-def _estimates(name: str, row: Mapping[str, Any], part: str) -> list[Object]:
+class _Part(Struct):
+    """The part of a row of an estimate that is drawn."""
+
+    flops: Positive
+    bytes: Positive
+    seconds: Positive
+    bound: str = ""
+
+
+def _estimates(name: str, row: Row, part: str) -> list[Object]:
     """Return the part of a row, or nothing without positive FLOPs, bytes and seconds."""
-    values: list[Any] = [row.get(f"{part}{quantity}") for quantity in ("flops", "bytes", "seconds")]
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e300:
-            return []
-    flops, moved, seconds = values
+    try:
+        known = convert({key.removeprefix(part): row[key] for key in row if part in key}, _Part)
+    except ValidationError:
+        return []
     words = [name, part.rstrip("_"), str(row.get("gpu") or ""), str(row.get("dtype") or "")]
     if row.get("fits") is False:
         words.append("does not fit in memory")
-    estimate = {
+    rates = {
         "name": one_line(" ".join(filter(None, words)), 60),
-        "flops": flops,
-        "bytes": moved,
-        "seconds": seconds,
-        "intensity": flops / moved,
-        "flops_per_s": flops / seconds,
-        "bound": one_line(str(row.get(f"{part}bound", ""))),
+        "intensity": known.flops / known.bytes,
+        "flops_per_s": known.flops / known.seconds,
+        "bound": one_line(known.bound),
     }
-    return [estimate]
+    return [to_builtins(known) | rates]

@@ -190,8 +190,6 @@ def point_label(point: Point, scene: Scene, is_first: bool) -> str:
         if point.roofline_pct is not None:
             digits = 2 if point.roofline_pct < 100 else 3
             words.append(f"{number(point.roofline_pct, digits)} %")
-        if point.doubts and len(scene.points) <= MAX_LABELED_POINTS:
-            words.append(f"({one_line(point.doubts[0], 16)})")
     # The place of an outlier is at the edge.
     if point.x < point.spot[0]:
         words.append(f"← {number(point.x, 3)} FLOP/byte")
@@ -228,7 +226,7 @@ def title_lines(scene: Scene) -> tuple[str, str]:
     title = _listed((known.slug for known in scene.machines), 60)
     if len(scene.machines) == 1:
         title = one_line(scene.machines[0].name, 60)
-    kinds = " and ".join(filter(None, (", ".join(scene.kinds[:-1]), scene.kinds[-1])))
+    kinds = ", ".join(scene.kinds)
     if not scene.points:
         return title, f"Roofline: {kinds} ceilings"
     ops, cases, dtypes, providers = scene.names.values()
@@ -239,19 +237,17 @@ def title_lines(scene: Scene) -> tuple[str, str]:
         words.append(one_line(scene.shared.replace(":", " "), 40))
     words += [one_line(dtype, 12) for dtype in dtypes if len(dtypes) == 1]
     words += [f"by {one_line(provider, 48)}" for provider in providers if len(providers) == 1]
-    text = f"Roofline: {' '.join(filter(None, words))}, under {kinds} ceilings"
-    flags = set.intersection(*(set(point.doubts) for point in scene.points))
-    if "preempted" in flags:
-        text += ". The machine was busy: all points are doubtful, measure again"
-    return title, text
+    return title, f"Roofline: {' '.join(filter(None, words))}, under {kinds} ceilings"
 
 
-def caption(scene: Scene, marks: Sequence[str], unlabeled: int = 0) -> str:
+def caption(scene: Scene, marks: Sequence[str]) -> str:
     """Return the caption: provenance, what the renderer says about its marks, and what is not
     drawn.
     """
-    parts = [*_provenance(scene), *marks]
-    if not scene.points and "datasheet" in scene.kinds:
+    parts = list(marks)
+    if scene.points:
+        parts.insert(0, _provenance(scene))
+    elif "datasheet" in scene.kinds:
         parts.append("Dense peaks, without structured sparsity")
     doubts: Counter[str] = Counter()
     for point in scene.points:
@@ -264,8 +260,6 @@ def caption(scene: Scene, marks: Sequence[str], unlabeled: int = 0) -> str:
         causes = one_line("; ".join(dict.fromkeys(above)), 240)
         mark = "Above a ceiling" if scene.is_profile else "Ringed"
         parts.append(f"{mark}: {len(above)} {causes}")
-    if unlabeled:
-        parts.append(f"Without a label: {unlabeled} of {len(scene.points)} points")
     if scene.left_out:
         counts = [f"{count} {reason}" for reason, count in scene.left_out.items()]
         parts.append(f"Not drawn: {', '.join(counts)}")
@@ -274,9 +268,7 @@ def caption(scene: Scene, marks: Sequence[str], unlabeled: int = 0) -> str:
     return " ".join(part if part.endswith("…") else f"{part.rstrip('.')}." for part in parts)
 
 
-def _provenance(scene: Scene) -> list[str]:
-    if not scene.points:
-        return []
+def _provenance(scene: Scene) -> str:
     words = []
     for run in scene.runs:
         for name in ("torch", "triton", "cuda", "driver"):
@@ -289,4 +281,4 @@ def _provenance(scene: Scene) -> list[str]:
     words += sorted({f"{one_line(record.fill, 12)} data" for record in records if record.fill})
     days = sorted({one_line(run.started_at[:10], 10) for run in scene.runs})
     words.append(" to ".join(dict.fromkeys((days[0], days[-1]))))
-    return [", ".join(dict.fromkeys(words))]
+    return ", ".join(dict.fromkeys(words))

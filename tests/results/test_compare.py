@@ -139,8 +139,8 @@ def test_repeated_rows_of_a_run_widen_the_interval(save, measured, capsys):
 @pytest.mark.parametrize(
     ("clock", "verdict", "reason"),
     [
-        (1.5e9, "SLOWER", "; in clock cycles it is also SLOWER"),
-        (1.5e9 / 1.1, "SAME", "in clock cycles it is SAME: the clock frequency changed by -9.1 %"),
+        (1.5e9, "SLOWER", "; in clock cycles it is SLOWER"),
+        (1.5e9 / 1.1, "SAME", "in clock cycles it is SAME"),
     ],
 )
 def test_difference_in_clock_cycles_has_its_own_verdict(
@@ -167,8 +167,5 @@ def test_one_sample_is_unsure(save, make_record, measured, capsys):
 def test_a_median_without_its_samples_is_unsure(save, make_record, measured, capsys):
     bare = make_record(samples_s=(), median_s=8e-6)
     (row,) = compared(capsys, save("a", measured(seed=1)), save("b", bare))[1]["rows"]
-    assert (row["verdict"], row["reason"]) == (
-        "UNSURE",
-        "only a median was saved of the candidate, no samples",
-    )
+    assert (row["verdict"], row["reason"]) == ("UNSURE", "only 1 sample of at least 6")
     assert row["ratio"] == pytest.approx(2.0, rel=0.003)

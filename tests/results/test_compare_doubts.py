@@ -111,7 +111,7 @@ def judge(capsys, *arguments):
     document = json.loads(capsys.readouterr().out)
     return (
         [row["verdict"] for row in document["rows"]],
-        " ".join(document["summary"]["notes"]),
+        document["summary"]["drift"]["source"],
         code,
     )
 
@@ -125,7 +125,7 @@ def test_two_single_runs_of_an_unknown_machine_get_no_verdict(save, measured, ca
     assert row["verdict"] == "UNSURE"
     assert row["reason"].endswith(f"the spread between runs of the same code is unknown; {advice}")
     assert main(["compare", *paths, "--fail-on", "unsure"]) == 1
-    assert f"1 row: {advice}\n" in capsys.readouterr().out
+    assert advice in capsys.readouterr().out
 
 
 def test_spread_without_repeats_is_unknown(save, measured, capsys):
@@ -149,7 +149,7 @@ def test_earlier_runs_of_the_same_code_give_the_spread(save, measured, capsys):
     folder = Path(save("c", measured(1.06, seed=9), git={"sha": "c"})).parent
     found, notes, code = judge(capsys, str(folder / "a1.jsonl"), str(folder / "b1.jsonl"))
     assert (found, code) == (["SLOWER"], 1)
-    assert "±8.2 % on this machine, estimated from runs of the same row and code" in notes
+    assert notes == "runs of the same row and code"
     assert judge(capsys, str(folder / "a1.jsonl"), str(folder / "c.jsonl"))[0] == ["UNSURE"]
 
 
@@ -170,7 +170,7 @@ def test_rows_of_unchanged_code_show_the_spread(save, measured, capsys, moved, c
     paths = run("a", 1.0, 1.0), run("b", moved, change)
     found, notes, _ = judge(capsys, *paths, "--provider", "mine.py:f")
     assert found == [verdict]
-    assert "estimated from other rows whose code is the same in several runs" in notes
+    assert notes == "other rows whose code is the same in several runs"
 
 
 @pytest.mark.parametrize(("change", "verdict"), [(1.02, "UNSURE"), (1.4, "SLOWER")])
@@ -189,7 +189,7 @@ def test_visits_tell_the_spread_of_the_rows_of_one_run(save, measured, capsys, c
         capsys, save("a", visited(1.0, "torch"), visited(change, "mine")), "--by", "provider"
     )
     assert found == [verdict]
-    assert "from visits of each row in its run" in notes
+    assert notes == "visits of each row in its run"
 
 
 HASHED = {"op_sha256": SHA}
@@ -308,10 +308,7 @@ def test_a_median_that_is_not_that_of_the_samples_is_remarked(save, make_record,
     (row,) = compared(capsys, save("a", measured(seed=1)), save("b", odd))[1]["rows"]
     medians = row["candidate_s"] / row["baseline_s"]
     assert medians > 1.05
-    text = (
-        f"the ratio of the medians is {medians:.4f}: the saved medians are not those of the samples"
-    )
-    assert row["reason"].endswith(text)
+    assert row["reason"].endswith(f"the ratio of the medians is {medians:.4f}")
     assert (
         "ratio of the medians"
         not in compared(capsys, save("c", measured(seed=1)), save("d", measured(seed=2)))[1][
@@ -337,10 +334,7 @@ def test_a_run_of_bad_lines_says_how_many_and_the_first(save, measured, tmp_path
     lines = (tmp_path / "b.jsonl").read_text().replace('"dtype":"bf16"', '"dtype":"bf61"')
     (tmp_path / "b.jsonl").write_text(lines)
     message = refused(capsys, good, bad)
-    assert (
-        f"{bad} has no record: 2 lines cannot be used, the first is {bad}:2: Expected `str` "
-        f"matching" in message
-    )
+    assert f"{bad} has no record; {bad}:2: Expected `str` matching" in message
 
 
 def test_each_kind_of_rows_has_a_mean_of_its_own(save, measured, capsys):

@@ -82,7 +82,7 @@ def test_a_failure_has_no_cache_state_and_is_blamed_all_the_same(
     [
         (
             {"device": {"slug": "a100", "name": "NVIDIA A100", "type": "cuda"}},
-            "GPU NVIDIA H100 80GB HBM3 against NVIDIA A100",
+            "device NVIDIA H100 80GB HBM3 against NVIDIA A100",
         ),
         ({"host": {"name": "node-8"}}, "host node-7 against node-8"),
         ({"settings": {"clock_mode": "locked"}}, "clock_mode default against locked"),
@@ -259,10 +259,10 @@ def test_one_file_in_two_worktrees_is_compared_by_provider(save, measured, capsy
 def test_by_git_needs_two_revisions(save, measured, capsys):
     one, other = measured(seed=1), measured(seed=2)
     same = {"git": {"sha": "c" * 40, "dirty": False}}
-    assert "both runs are of revision cccccccccc" in refused(
+    assert "the runs are of one revision" in refused(
         capsys, save("a", one, **same), save("b", other, **same), "--by", "git"
     )
-    assert "a run has no revision" in refused(
+    assert "the runs are of one revision, or of an unknown one" in refused(
         capsys, save("c", one, git={}), save("d", other), "--by", "git"
     )
     document = compared(

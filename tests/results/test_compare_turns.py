@@ -144,8 +144,8 @@ def test_the_time_that_may_decide_is_that_of_more_rounds(make_environment, inter
 @pytest.mark.parametrize(
     ("ratio_hz", "cycles", "text"),
     [
-        (1.0, "SLOWER", "; in clock cycles it is also SLOWER"),
-        (0.9, "SAME", "; in clock cycles it is SAME: the clock frequency changed by -10 %"),
+        (1.0, "SLOWER", "; in clock cycles it is SLOWER"),
+        (0.9, "SAME", "; in clock cycles it is SAME"),
     ],
 )
 def test_cycles_of_each_round_are_times_by_clocks(
@@ -280,10 +280,7 @@ def test_medians_that_contradict_the_rounds_are_remarked(save, make_record, inte
     path = save("a", made(first, base, 4e-6), made(second, other, 4.35e-6))
     (row,) = compared(capsys, path, "--by", "provider")[1]["rows"]
     assert row["ratio"] == pytest.approx(0.99)
-    assert row["reason"].endswith(
-        "the ratio of the medians is 1.0875: the speed changed between rounds; the time ratio "
-        "is taken within each round"
-    )
+    assert row["reason"].endswith("the ratio of the medians is 1.0875")
     assert math.isclose(row["candidate_s"] / row["baseline_s"], 1.0875)
 
 

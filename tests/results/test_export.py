@@ -127,7 +127,7 @@ def test_a_run_without_records_has_an_export(make_environment, format):
         assert text == ",".join(COLUMNS) + "\n"
     elif format == "md":
         head, rule = markdown_cells(text)
-        assert (head[:2], rule) == (["op", "case"], ["---"] * len(head))
+        assert (head[:2], rule) == (["run_id", "started_at"], ["---"] * len(head))
     else:
         assert json.loads(text)["records"] == []
 

@@ -391,7 +391,7 @@ def test_name_does_not_depend_on_other_rows(save, make_record):
         (["--format", "bmf", "--baseline", "latest"], "--baseline requires --format junit"),
         (["--format", "junit", "--baseline", "nowhere"], "no run 'nowhere'"),
         (["nowhere", "--format", "bmf"], "no run 'nowhere'"),
-        (["--format", "junitt"], "unknown value 'junitt'; did you mean junit?"),
+        (["--format", "junitt"], "invalid choice: 'junitt' (choose from "),
     ],
 )
 def test_wrong_arguments_are_one_line(save, make_record, tmp_path, capsys, arguments, message):

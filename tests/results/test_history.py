@@ -236,9 +236,12 @@ def test_each_provider_has_its_own_series(keep, capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dtype": "fp16"}, "2 values of --dtype match: bf16, fp16; choose one"),
-        ({"op": "gelu"}, "2 values of --op match: matmul, gelu; choose one"),
-        ({"case": "64x64x64"}, "2 values of --case match: 1024x1024x1024, 64x64x64; choose one"),
+        ({"dtype": "fp16"}, "2 values of --dtype match, such as bf16, fp16; choose one"),
+        ({"op": "gelu"}, "2 values of --op match, such as matmul, gelu; choose one"),
+        (
+            {"case": "64x64x64"},
+            "2 values of --case match, such as 1024x1024x1024, 64x64x64; choose one",
+        ),
     ],
     ids=str,
 )
@@ -299,7 +302,7 @@ def test_runs_of_several_machines_are_refused_unless_one_is_named(keep, capsys):
 
 def test_history_without_a_match_is_an_error(keep, capsys, runs):
     keep(1, dtype="fp8e4m3")
-    assert "no run has a successful record of gelu bf16" in refused(
+    assert "no run has a successful record that matches" in refused(
         capsys, "--op", "gelu", "--dtype", "bf16"
     )
 
@@ -387,5 +390,5 @@ def test_runs_of_one_day_are_distinguished_by_time(keep, drawn, make_environment
 
 def test_history_of_an_empty_directory_is_an_error(capsys, runs):
     runs.mkdir()
-    assert refused(capsys) == f"no run in {runs}: python -m bench.matmul makes one\n"
+    assert refused(capsys) == f"no run in {runs} matches: python -m bench.matmul makes one\n"
     assert refused(capsys, "--runs", "/nope") == "--runs /nope: no such directory\n"

@@ -362,8 +362,8 @@ def test_a_run_that_is_still_being_measured_is_said_to_be(make_environment, make
         )
         assert said(capsys, "show", "latest") == (0, empty + note)
         refusal = (
-            f"python -m results compare: error: {writer.path} has no record: the run is "
-            f"still being measured\n"
+            f"python -m results compare: error: {writer.path} has no record; {writer.path}: the "
+            f"run is still being measured\n"
         )
         assert said(capsys, "compare", "latest", "--by", "provider") == (2, refusal)
         writer.append(make_record())

@@ -14,7 +14,7 @@ import pytest
 from results.record import RecordError
 from results.store import runfile as store
 from results.store.runfile import RunWriter, StoreError, load_run, runs_directory
-from results.store.runs import RunNotFoundError, find_run, list_runs
+from results.store.runs import find_run, list_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -96,9 +96,6 @@ def test_runs_directory_is_the_environment_variable_or_default(monkeypatch):
     assert runs_directory() == Path("/somewhere")
     monkeypatch.delenv("ROOFMARK_RUNS")
     assert runs_directory() == ROOT / "results" / "runs"
-    monkeypatch.setenv("ROOFMARK_RUNS", __file__)
-    with pytest.raises(StoreError, match=r"ROOFMARK_RUNS is .*, which is a file"):
-        runs_directory()
 
 
 def test_output_that_ends_with_a_slash_is_a_folder_to_be_made(make_environment, tmp_path):
@@ -271,10 +268,10 @@ def test_a_tag_or_branch_of_the_repository_here_names_a_revision(
     monkeypatch.chdir(repository)
     names = ["v0.0", "old", "HEAD~1", "v0.1", "new", "HEAD"]
     assert [paths.index(find_run(name)) for name in names] == [0, 0, 0, 1, 1, 1]
-    with pytest.raises(RunNotFoundError, match=r"no run 'v0\.2'"):
+    with pytest.raises(StoreError, match=r"no run 'v0\.2'"):
         find_run("v0.2")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RunNotFoundError, match=r"no run 'v0\.1'"):
+    with pytest.raises(StoreError, match=r"no run 'v0\.1'"):
         find_run("v0.1")
 
 
@@ -297,21 +294,20 @@ def test_a_run_is_found_in_another_directory(three, runs, tmp_path, monkeypatch)
         (
             "20261119",
             (
-                "'20261119' matches 2 runs: 20261119T000001Z-matmul-bbbb000003, "
-                "20261119T000000Z-matmul-bbbb000002"
+                "'20261119' matches 2 runs, such as .*20261119T000001Z-matmul-bbbb000003.*, "
+                ".*20261119T000000Z-matmul-bbbb000002"
             ),
         ),
         ("bbbb", "'bbbb' matches 2 runs"),
-        ("20261118T000000Z-aaaa000002", f"choose from {FIRST}"),
-        ("zzzz", "no run 'zzzz' in .*; choose from 20261119T000001Z-matmul-bbbb000003"),
+        ("zzzz", "no run 'zzzz' in .*; python -m results list shows all"),
         ("no/such/file.jsonl", "no run file no/such/file.jsonl"),
         ("latest~3", "no run in .* has a matching record"),
         ("latest:gelu", "no run in .* has a matching record"),
-        ("0123456", "no run '0123456' in .*; choose from"),
+        ("0123456", "no run '0123456' in .*"),
     ],
 )
 def test_a_name_of_none_or_several_runs_says_what_there_is(three, name, message):
-    with pytest.raises(RunNotFoundError, match=message):
+    with pytest.raises(StoreError, match=message):
         find_run(name)
 
 
@@ -325,15 +321,15 @@ def test_one_run_copied_to_two_places_is_told_apart_by_path(three):
     copy = three[0].with_name("copy.jsonl")
     copy.write_bytes(three[0].read_bytes())
     with pytest.raises(
-        RunNotFoundError,
-        match=rf"matches 2 runs: {re.escape(str(three[0]))}, {re.escape(str(copy))}",
+        StoreError,
+        match=rf"matches 2 runs, such as {re.escape(str(three[0]))}, {re.escape(str(copy))}",
     ):
         find_run(FIRST)
 
 
 @pytest.mark.parametrize("name", ["latest", "2026"])
 def test_where_there_is_no_run_the_message_says_so(name, runs):
-    with pytest.raises(RunNotFoundError, match=f"no run in {runs} yet"):
+    with pytest.raises(StoreError, match=f"no run in {runs} yet"):
         find_run(name)
 
 
@@ -367,7 +363,7 @@ def test_a_newest_file_that_cannot_be_read_is_passed_over(three, damage):
     assert find_run("latest") == three[1]
     for path in three[:2]:
         path.unlink()
-    with pytest.raises(RunNotFoundError, match=r"no run in .* can be read; python -m results list"):
+    with pytest.raises(StoreError, match=r"no run in .* can be read.*python -m results list"):
         find_run("latest")
 
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from results.show.table import format_half_width, header_lines, render_table, table_rows
+from results.show.table import format_half_width, header_lines, render_table, table_cells
 from results.show.terminal import drawn
 from results.show.units import count, duration, gibibytes, number, percent, quantity, uncertainty
 from roofline.machine import Ceiling, Machine
@@ -116,7 +116,7 @@ def test_what_was_not_measured_is_listed_with_its_reason(
     text = rendered(make_environment(), records)
     assert (
         " ".join(row_with(text, "skipped"))
-        == "skipped matmul 1024x1024x1024 bf16 torch out of memory"
+        == "skipped: matmul 1024x1024x1024 bf16 torch: out of memory"
     )
     assert "differs from the reference by 5 ulp" in text
     assert row_with(text, "failed")[-1] == "-"
@@ -126,14 +126,12 @@ def test_what_was_not_measured_is_listed_with_its_reason(
 def test_options_tell_the_rows_apart_that_were_not_measured(make_environment, make_skipped):
     rows = [make_skipped(options={"checkpoint": name, "micro": 1}) for name in ("none", "full")]
     text = rendered(make_environment(), rows, 200)
-    assert "options" in row_with(text, "status")
-    assert text.count("checkpoint full") == text.count("checkpoint none") == 1
-    assert "micro" not in text
+    assert text.count("checkpoint=full") == text.count("checkpoint=none") == 1
 
 
 def test_an_option_without_a_value_is_not_named(make_environment, make_record):
     phases = [make_record(options={"module": name, "phase": "optimizer"}) for name in ("", "head")]
-    cells = [row["options"] for row in table_rows(make_environment(), phases)]
+    cells = [row["options"].text for row in table_cells(make_environment(), phases)]
     assert cells == ["phase optimizer", "module head, phase optimizer"]
 
 
@@ -148,7 +146,7 @@ def test_many_rows_with_one_reason_take_one_line(make_environment, make_skipped)
     assert text.count("the budget of 1 s is spent") == 1
     assert (
         " ".join(row_with(text, "matmul", "out of memory"))
-        == "skipped matmul 1024x1024x1024 bf16 torch out of memory"
+        == "skipped: matmul 1024x1024x1024 bf16 torch: out of memory"
     )
 
 
@@ -226,20 +224,16 @@ def test_an_interval_that_did_not_narrow_is_flagged_once(make_environment, make_
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 70, 80, 100, 120, 150])
-def test_narrow_terminal_lists_omitted_columns_and_cuts_no_number(
-    make_environment, make_record, width
-):
+def test_narrow_terminal_cuts_no_number(make_environment, make_record, width):
     text = rendered(make_environment(), [make_record()], width)
-    assert ("too narrow for: " in " ".join(text.split())) == (width < 100)
-    assert ("first call, n (--format csv has all)" in " ".join(text.split())) == (width < 100)
-    table = text[text.index("─") :].split()
+    table = text[text.index("─") :].replace(";", " ").split()
     for whole in (
         "torch",
         "1024x1024x1024",
         "bf16",
         "4.295",
         "500",
-        *(["73.2%"] if width >= 60 else []),
+        "73.2%",
     ):
         assert whole in table
     assert "…" not in text
@@ -266,6 +260,7 @@ def test_median_interval_rate_and_mfu_leave_a_narrow_terminal_last(
         for line in rendered(make_environment(), records, width).splitlines()
         if "median" in line
     )
+    assert {"median", "95%", "CI", "TFLOP/s", "bound", "MFU"} <= set(titles.split()) or width < 80
     assert {"median", "95%", "CI", "TFLOP/s", "MFU"} <= set(titles.split())
 
 

@@ -43,7 +43,7 @@ def test_an_answer_has_the_formats_of_a_table(capsys):
     assert text_of(capsys, "params --model gpt2 --format md").startswith(
         "| label | arithmetic | result | amount |"
     )
-    assert text_of(capsys, "params --model gpt2 --format text") == text_of(
+    assert text_of(capsys, "params --model gpt2 --format table") == text_of(
         capsys, "params --model gpt2"
     )
 

@@ -63,7 +63,7 @@ def test_every_row_is_complete():
 
 def test_formats(capsys):
     text = printed(capsys, "notes")
-    assert re.search(rf"{len(CLAIMS)} claims: \d+ hold, \d+ are wrong, \d+ depend\.", text)
+    assert re.search(rf"{len(CLAIMS)} claims: \d+ holds, \d+ wrong, \d+ depends\.", text)
     assert all(row["claim"] in text for row in CLAIMS)
     data = json.loads(printed(capsys, "notes", "--format", "json"))
     assert [row["claim"] for row in data["claims"]] == [row["claim"] for row in CLAIMS]

@@ -283,11 +283,6 @@ def test_the_caption_says_what_was_measured_and_what_is_not_drawn():
         "Not drawn: 1 skipped, 1 invalid, 1 failed, 1 without FLOPs or bytes.",
     ):
         assert part in caption
-    ((stamp, records),), _, dtypes = SCENES["a crowd"]
-    figure = draw_roofline(build_scene([(stamp, records[:15])], [], dtypes))
-    labeled = sum(word.endswith("%") for word in words(figure))
-    assert 2 <= labeled < 15
-    assert f"Without a label: {15 - labeled} of 15 points" in last_line(figure)
 
 
 def test_many_points_label_only_excesses_and_the_fastest_of_each_op():

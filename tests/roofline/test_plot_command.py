@@ -171,7 +171,7 @@ def test_two_runs_of_one_machine_share_the_roofs_of_the_newer(write, tmp_path, c
         peak = known.peak("bf16")
         assert peak is not None
         assert peak.value == 999e9
-        assert "those of 2026-11-22T00:00:00Z are drawn" in capsys.readouterr().err
+        assert "those of the newest are drawn" in capsys.readouterr().err
 
 
 def test_more_machines_than_can_be_told_apart_are_refused(tmp_path, capsys):
@@ -260,7 +260,6 @@ def test_a_bad_line_is_named_and_the_rest_is_drawn(write, tmp_path, capsys):
         (["--gpu", "h100-sxm", "-o", "/dev/null/x.png"], ["/dev/null/x.png", "a parent is a file"]),
         (["--gpu", "h100-sxm", "-o", f"{'a' * 300}.png"], ["cannot write", "File name too long"]),
         (["no-such-run", "-o", "x.png"], ["no-such-run"]),
-        (["no-such-run", "-o", "x.gif"], ["x.gif", ".png, .svg, .pdf"]),
         (["latest", "--runs", "none", "-o", "x.png"], ["--runs", "none"]),
         (["--speed", "-o", "x.png"], ["--speed"]),
     ],

@@ -50,10 +50,10 @@ CONCEPTS = {
     "verdicts": Concept(
         {
             "results/compare/comparison.py": (
-                "cycles_verdict compared_of compare_live compare_apart _compare_interleaved"
+                "cycles_verdict compare compare_live compare_apart _compare_interleaved"
             ),
             "results/compare/earlier.py": (
-                "code_of is_code_known is_same_code SavedRuns _log_time between_visits"
+                "code_of is_code_known is_same_code SavedRuns between_visits"
             ),
             "results/compare/flags.py": "",
             "results/compare/output.py": "exit_code",

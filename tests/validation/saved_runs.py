@@ -19,8 +19,9 @@ from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from unittest.mock import patch
 
-from results.compare.comparison import compare
+from results.compare import comparison
 from results.compare.sides import CompareOptions
 from results.show.grid import markdown_text
 from results.stats.comparison import FASTER, SLOWER
@@ -67,11 +68,10 @@ def as_other_code(run, name, rows=None):
 
 
 def verdicts(first, second, earlier, rows=slice(None)):
-    """Count the verdicts of all rows, or of a slice of them."""
-    return Counter(
-        row.compared.verdict
-        for row in compare(first, second, CompareOptions(), None, earlier).rows[rows]
-    )
+    """Count the verdicts of all rows, or of a slice of them, with the spread of these runs."""
+    with patch.object(comparison, "runs_beside", lambda runs: [*runs, *earlier]):
+        compared = comparison.compare(first, second, CompareOptions())
+    return Counter(row.compared.verdict for row in compared.rows[rows])
 
 
 def count_pairs(runs):

@@ -188,7 +188,7 @@ def test_output_suffix_decides_between_run_file_and_plot():
 
 def test_help_offers_triton_only_if_the_family_has_versions():
     assert "(default: torch, newest triton)" in " ".join(parser("matmul").format_help().split())
-    assert "--dtype LIST data types" in " ".join(parser("matmul").format_help().split())
+    assert "--dtype LIST [LIST ...] data types" in " ".join(parser("matmul").format_help().split())
     assert "(default: nn; nt for fp8e4m3, int8)" in " ".join(parser("matmul").format_help().split())
     decode = " ".join(build_parser("decode", "", (), MATMUL, ()).format_help().split())
     assert "function (default: torch)" in decode

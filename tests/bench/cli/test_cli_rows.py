@@ -41,7 +41,7 @@ def test_possible_cases_are_measured_and_others_skipped(capsys, runs):
     out = capsys.readouterr().out
     for row in found[:3]:
         assert re.search(
-            rf"^skipped +matmul +{row[0]} +{row[1]} +torch +layout n[nt] +{re.escape(row[4])} *$",
+            rf"^skipped: matmul {row[0]} {row[1]} torch batch=1 layout=n[nt]: {re.escape(row[4])}$",
             out,
             re.MULTILINE,
         )

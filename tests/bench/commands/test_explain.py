@@ -118,14 +118,12 @@ def test_a_percentage_may_follow_a_blank():
     assert answer("memory bound 40 %") == lines_about("memory", 40)
 
 
-def test_explain_lists_every_term_with_its_meaning_in_100_columns(capsys):
+def test_explain_lists_every_term_with_its_meaning(capsys):
     assert main(["explain"]) == 0
     out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 100
-    text = " ".join(out.split())
+    lines = [" ".join(line.split()) for line in out.splitlines()]
     for words in KINDS.values():
-        for name, word in words.items():
-            assert f" {name} {word.meaning} " in f"{text} "
+        assert {f"{name} {word.meaning}" for name, word in words.items()} <= set(lines)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from bench.profiling.operation import Breakdown, Operation
 from bench.profiling.records import records_of, step_of
 from results.__main__ import main as results_command
 from results.record import Environment, Fusion
-from results.show.profile import document_of, render
+from results.show.profile import render, table_of
 from results.store.runfile import load_run
 from roofline.machine import Ceiling, Machine
 
@@ -162,7 +162,7 @@ def test_only_the_longest_rows_are_shown(made):
 
 
 def test_dataframe_json_and_saved_run_have_the_same_rows(made, tmp_path):
-    document = document_of(made.environment, list(made))
+    document = table_of(made.environment, list(made)).document()
     frame = made.to_dataframe()
     records = load_run(made.save(tmp_path / "run.jsonl")).records
     assert (

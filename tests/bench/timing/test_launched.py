@@ -145,8 +145,8 @@ def test_a_row_shows_kernels_and_launch_times(sessions):
     )
     assert describe(row)[1:] == [
         ("  a launch takes 46 us, or 50 us if launched separately; its 3 kernels take 44 us:"),
-        "    2 x gemm, grid 132x1x1, block 384x1x1, 168 registers, 213000 bytes of shared memory",
-        "    1 x tail, grid 1x1x1, block 384x1x1, 168 registers, 213000 bytes of shared memory",
+        "    2 x gemm, grid 132x1x1, block 384x1x1, registers 168, shared bytes 213000",
+        "    1 x tail, grid 1x1x1, block 384x1x1, registers 168, shared bytes 213000",
     ]
     hostile = {"name": "\x1b[31m" + "x" * 5000, "count": "many", "grid": {"a": 1}}
     lines = describe(replace(row, launched_kernels=(hostile,)))
