@@ -44,18 +44,15 @@ OUT_DTYPES = {
     "tf32": "fp32",
 }
 
-AXES: Mapping[tuple[int, ...], str] = {
-    (1, 1, 1): "batch",
-    (1, 0, 1): "m",
-    (0, 1, 1): "n",
-    (1, 1, 0): "k",
+AXES = {
+    (True, True, True): "batch",
+    (True, False, True): "m",
+    (False, True, True): "n",
+    (True, True, False): "k",
 }
-"""Axis of an index of the matrix product, by how often it is in the first operand, in the second,
-and in the result.
+"""Axis of an index of the matrix product, by whether it is in the first operand, in the second, and
+in the result.
 """
-EINSUM = re.compile(r"([^,>]*),([^,>]*?)(?:->([^,>]*))?")
-"""Two operands, and the result."""
-INDEX = r"\.{3}|[^\s,.>-]+"
 
 
 def index_sizes(value: object) -> dict[str, int]:
@@ -79,26 +76,39 @@ def axes_of(einsum: str, sizes: Mapping[str, int]) -> dict[str, list[str]]:
     Raises:
         ConfigError: it is not an einsum or not a matrix product, or an index has no size.
     """
-    match = EINSUM.fullmatch(einsum)
-    if match is None:
+    from opt_einsum.parser import get_symbol, parse_einsum_input
+
+    index = r"\.{3}|[^\s,.>-]+"
+    if not re.search(r"\w\s+\w", einsum) and not {*re.findall(index, einsum)} <= sizes.keys():
+        index = index.removesuffix("+")  # letters without spaces
+    names = list(dict.fromkeys(re.findall(index, einsum)))
+    missing = [name for name in names if name not in sizes]
+    if missing:
+        raise ConfigError(
+            f"index '{one_line(missing[0])}' has no size; --sizes has {', '.join(sizes) or 'none'}"
+        )
+    are_letters = all(len(name) == 1 and name.isalpha() for name in names)
+    letters = {
+        name: name if are_letters else get_symbol(number) for number, name in enumerate(names)
+    }
+    operands = [re.findall(index, operand) for operand in einsum.partition("->")[0].split(",")]
+    shapes = [tuple(sizes[name] for name in operand) for operand in operands]
+    text = re.sub(index, lambda match: letters[match[0]], einsum)
+    try:
+        terms, result, _ = parse_einsum_input((text, *shapes), shapes=True)
+    except ValueError as error:
+        raise ConfigError(
+            f"'{one_line(einsum)}' is not an einsum: {one_line(str(error))}"
+        ) from None
+    if len(operands) != 2:
         raise ConfigError(
             f"'{one_line(einsum)}' is not an einsum of two operands such as 'b s h, h k -> b s k'"
         )
-    index = INDEX
-    if not re.search(r"\w\s+\w", einsum) and not {*re.findall(INDEX, einsum)} <= sizes.keys():
-        index = INDEX.removesuffix("+")  # letters without spaces
-    terms = [re.findall(index, term) for term in match.groups("")]
-    names = dict.fromkeys(re.findall(index, einsum))
-    if match[3] is None:  # as in torch, the result has the indices of one operand
-        terms[2] = [name for name in names if (name in terms[0]) != (name in terms[1])]
     axes: dict[str, list[str]] = {axis: [] for axis in AXES.values()}
-    for name in names:
-        if name not in sizes:
-            raise ConfigError(
-                f"index '{one_line(name)}' has no size; --sizes has {', '.join(sizes) or 'none'}"
-            )
-        axis = AXES.get(tuple(term.count(name) for term in terms))
-        if axis is None:
+    for name, letter in letters.items():
+        counts = [term.count(letter) for term in (*terms.split(","), result)]
+        axis = AXES.get((counts[0] > 0, counts[1] > 0, counts[2] > 0))
+        if axis is None or max(counts) > 1:
             raise ConfigError(
                 f"index '{name}' must be in two of the terms of the einsum, once in each"
             )
