@@ -113,9 +113,6 @@ LISTED = (
 )
 """The row of `python -m bench list`."""
 
-IN_PHASES = {"in clip": "clip", "in zero_grad": "zero_grad"}
-"""Phases by the title of their memory."""
-
 MODULES = ("bench.model.transformer", "bench.model.step")
 """Modules besides this one that define what is measured."""
 
@@ -265,16 +262,6 @@ def flops_of(plan: StepPlan) -> FlopCount:
     return train_flops(plan.config, plan.sequence, plan.batch, CONVENTION, plan.checkpoint)
 
 
-def countable_flops(plan: StepPlan) -> int:
-    """Return the FLOPs that torch's counter should report: all pairs of tokens, attention as two
-    matmuls.
-    """
-    count = train_flops(
-        plan.config, plan.sequence, plan.batch, "gemm-full", plan.checkpoint, is_flash=False
-    )
-    return count.hardware_flops
-
-
 def checking_bytes(plan: StepPlan, device_type: str) -> int:
     """Return an estimate of the memory of the verification: weights, gradients, and the plain step
     in a wider dtype.
@@ -338,7 +325,6 @@ def blank_record(plan: StepPlan, provider: str, device: Device) -> Record:
         details=Step(
             flops_convention=flops.convention.name,
             hardware_flops=flops.hardware_flops,
-            counted_flops_estimated=countable_flops(plan),
             tokens_per_step=flops.tokens,
             memory_bytes={"estimated": memory.sizes() | {"moment": memory.moment.name}},
         ),
@@ -364,11 +350,6 @@ def render(environment: Environment, records: Sequence[Record], console: Console
         title: [_against_estimate(record, key) for record in measured]
         for title, key in MEMORY.items()
     }
-    for title, phase in IN_PHASES.items():
-        sizes[title] = [
-            _mb(of_step(record).memory_bytes["measured"].get("phases", {}).get(phase))
-            for record in measured
-        ]
     sizes["allocator peak"] = [
         _mb(of_step(record).memory_bytes["measured"]["allocator_peak"]) for record in measured
     ]

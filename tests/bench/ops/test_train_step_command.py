@@ -85,8 +85,6 @@ def test_train_step_json_has_phases_rates_memory_and_flops(capsys, runs):
     phases = memory["measured"]["phases"]
     assert list(phases) == list(spent)
     assert phases["zero_grad"] == 0 < phases["clip"] < 0.01 * phases["backward"]
-    assert record["counted_flops"] == record["counted_flops_estimated"]
-    assert sum(record["counted_flops_by_operation"].values()) == record["counted_flops"]
     assert record["verified"]["before"]["max_error_of_bound"] < 1
     assert len(commands.lines_of(commands.run_files(runs)[0])) == 2
 
