@@ -265,25 +265,17 @@ def put_off(row: Row, waiting: deque[Row], budget: Budget, done: int, expected_s
 
     Return whether it was swapped. So a short budget measures something of every op.
     """
+    if not budget.is_too_long(expected_s, done):
+        return False
     same = (row.op.name, row.case.dtype, row.provider)
     size = total(row.op, row.case)
-    others = (
-        index
-        for index, other in enumerate(waiting)
-        if (other.op.name, other.case.dtype, other.provider) == same
-        and total(other.op, other.case) < size
-    )
-    smaller = next(others, None)
-    if (
-        row.refused
-        or smaller is None
-        or not budget.has_time()
-        or not budget.is_too_long(expected_s, done)
-    ):
-        return False
-    waiting[smaller], next_row = row, waiting[smaller]
-    waiting.appendleft(next_row)
-    return True
+    for index, other in enumerate(waiting):
+        is_same = (other.op.name, other.case.dtype, other.provider) == same
+        if is_same and total(other.op, other.case) < size:
+            waiting[index] = row
+            waiting.appendleft(other)
+            return True
+    return False
 
 
 Measure = Callable[[Record, Run, int], Record]
