@@ -262,6 +262,16 @@ def flops_of(plan: StepPlan) -> FlopCount:
     return train_flops(plan.config, plan.sequence, plan.batch, CONVENTION, plan.checkpoint)
 
 
+def countable_flops(plan: StepPlan) -> int:
+    """Return the FLOPs that torch's counter should report: all pairs of tokens, attention as two
+    matmuls.
+    """
+    count = train_flops(
+        plan.config, plan.sequence, plan.batch, "gemm-full", plan.checkpoint, is_flash=False
+    )
+    return count.hardware_flops
+
+
 def checking_bytes(plan: StepPlan, device_type: str) -> int:
     """Return an estimate of the memory of the verification: weights, gradients, and the plain step
     in a wider dtype.
@@ -325,6 +335,7 @@ def blank_record(plan: StepPlan, provider: str, device: Device) -> Record:
         details=Step(
             flops_convention=flops.convention.name,
             hardware_flops=flops.hardware_flops,
+            counted_flops_estimated=countable_flops(plan),
             tokens_per_step=flops.tokens,
             memory_bytes={"estimated": memory.sizes() | {"moment": memory.moment.name}},
         ),

@@ -197,6 +197,9 @@ class Step(Details, frozen=True, tag="step"):
     """FLOPs including recomputation."""
     counted_flops: Count | None = None
     """FLOPs as torch counts them."""
+    counted_flops_by_operation: dict[str, Count] = {}
+    counted_flops_estimated: Count | None = None
+    """Estimate of what torch counts."""
     memory_bytes: dict[str, Object] = {}
     """Memory by component, `estimated` and `measured`."""
     phases_s: dict[str, Magnitude | None] = {}

@@ -199,6 +199,7 @@ def _measured_step(
         return replace(blank, status="invalid", reason=problem, verified={"before": before})
     step()  # makes the optimizer's state
     memory = memory_report(step)
+    counted = counted_flops(plan)
     record = timed_record(step, blank, run, rows)
     problem, after, _ = check_step(step)
     verified = {"before": before, "after": after}
@@ -215,7 +216,8 @@ def _measured_step(
     record = with_step(
         record,
         memory_bytes=memory,
-        counted_flops=counted_flops(plan),
+        counted_flops=sum(counted.values()),
+        counted_flops_by_operation=counted,
     )
     return replace(record, first_call_s=first_call_s, verified=verified)
 
@@ -348,8 +350,9 @@ def _largest_error(step: TrainingStep) -> tuple[str, float, int]:
     return worst, errors[worst], elements
 
 
-def counted_flops(plan: StepPlan) -> int:
-    """Return the FLOPs of a step that torch's counter counts: forward, backward and recomputation.
+def counted_flops(plan: StepPlan) -> dict[str, int]:
+    """Return the FLOPs of a step that torch's counter counts, by operation: forward, backward and
+    recomputation.
 
     The step runs on the meta device, which computes nothing and needs no memory. Attention runs as
     separate matmuls: of the fused kernel torch up to 2.13 counts nothing on a CPU, and every
@@ -361,7 +364,8 @@ def counted_flops(plan: StepPlan) -> int:
         ids = torch.zeros(plan.batch // plan.micro_batches, plan.sequence, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model(ids, ids).backward()
-    return plan.micro_batches * int(counter.get_total_flops())
+    counts = counter.get_flop_counts()["Global"]
+    return {str(operation): plan.micro_batches * int(flops) for operation, flops in counts.items()}
 
 
 def memory_report(step: TrainingStep) -> dict[str, Any]:

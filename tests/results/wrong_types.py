@@ -154,6 +154,7 @@ TRAINING = Step(
         "read_s": 1e-3,
         "is_bit_exact": True,
     },
+    counted_flops_by_operation={"mm": 10},
     flops_convention="x",
     tokens_per_step=64,
     notes=("a note",),

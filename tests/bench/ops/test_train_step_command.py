@@ -82,6 +82,8 @@ def test_train_step_json_has_phases_rates_memory_and_flops(capsys, runs):
     assert record["bytes_written"] == state
     assert record["bytes_read"] == state + memory["estimated"]["inputs"]
     assert memory["error_pct"]["total"] == 0
+    assert record["counted_flops"] == record["counted_flops_estimated"]
+    assert sum(record["counted_flops_by_operation"].values()) == record["counted_flops"]
     assert record["verified"]["before"]["max_error_of_bound"] < 1
     assert len(commands.lines_of(commands.run_files(runs)[0])) == 2
 
