@@ -113,9 +113,6 @@ LISTED = (
 )
 """The row of `python -m bench list`."""
 
-IN_PHASES = {"in clip": "clip", "in zero_grad": "zero_grad"}
-"""Phases by the title of their memory."""
-
 MODULES = ("bench.model.transformer", "bench.model.step")
 """Modules besides this one that define what is measured."""
 
@@ -364,22 +361,17 @@ def render(environment: Environment, records: Sequence[Record], console: Console
         title: [_against_estimate(record, key) for record in measured]
         for title, key in MEMORY.items()
     }
-    for title, phase in IN_PHASES.items():
-        sizes[title] = [
-            _mb(of_step(record).memory_bytes["measured"].get("phases", {}).get(phase))
-            for record in measured
-        ]
     sizes["allocator peak"] = [
         _mb(of_step(record).memory_bytes["measured"]["allocator_peak"]) for record in measured
     ]
     shown = {title: cells for title, cells in sizes.items() if {*cells} != {ABSENT}}
-    leaves = range(len(shown), 0, -1)  # the last column leaves a narrow terminal first
+    # The last column leaves a narrow terminal first.
     columns = [
-        Column(title, shown[title], "right", turn)
-        for title, turn in zip(shown, leaves, strict=True)
+        Column(title, cells, "right", len(shown) - index)
+        for index, (title, cells) in enumerate(shown.items())
     ]
     print_lines(console, f"\n{MEMORY_TITLE}")
-    print_grid(console, [*_names(measured), *columns])
+    print_grid(console, [Column("step", list(map(_label, measured))), *columns])
     files = [_checkpoint(record) for record in measured if of_step(record).checkpoint_file]
     print_lines(console, *_deterministic_cost(measured), *files)
 
@@ -432,17 +424,6 @@ def _against_estimate(record: Record, name: str) -> str:
     else:
         change = f"{error:+.2g}%"
     return f"{_mb(measured)} {change}"
-
-
-def _names(records: Sequence[Record]) -> list[Column]:
-    """Return the case and the options that distinguish the rows."""
-    columns = [Column("case", [record.case for record in records])]
-    rows = [record.options | {"provider": record.provider} for record in records]
-    for name in dict.fromkeys(itertools.chain.from_iterable(rows)):
-        cells = [str(row.get(name, ABSENT)) for row in rows]
-        if len(set(cells)) > 1:
-            columns.append(Column(name.replace("_", " "), cells))
-    return columns
 
 
 def main(argv: Argv = None) -> int:

@@ -311,8 +311,6 @@ class StepTotals(Struct, frozen=True, kw_only=True, omit_defaults=True):
     eager_bytes: Count | None = None
     no_shape: dict[str, Count] | None = None
     """Calls without shapes by operation; None if the step is not from a trace."""
-    no_tensor: dict[str, Count] = {}
-    """Calls with shapes that no tensor has, by operation."""
     steps_s: tuple[Magnitude, ...] = ()
     """Times of the steps of a trace on the host, if it has several."""
     early_s: Magnitude = 0.0

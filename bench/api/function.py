@@ -445,10 +445,9 @@ class Function:
         sizes = _memory(sets[1]).items()
         fresh_bytes = sum(size for address, size in sizes if address not in shared)
         if not fresh_bytes:
-            has_bytes = any(shared.values())
-            same = "the same tensors again" if has_bytes else "no tensors or arrays"
             raise UsageError(
-                f"inputs= returned {same}; return new ones at each call, or use cache='warm'"
+                "inputs= returned no new tensors or arrays; return new ones at each call, or use "
+                "cache='warm'"
             )
         plan = rotation.plan_rotation(
             fresh_bytes, device.cache_bytes, device.free_bytes(), device.type, "cold"

@@ -24,7 +24,7 @@ from results.stats.samples import Interval, interval_of_median
 
 @dataclass
 class StepWork:
-    """The work of one step, or of the steps of a block."""
+    """The work of one step."""
 
     model_s: float = 0.0
     """Seconds at the peaks of the dtypes, without matmuls that are computed again for the backward
@@ -34,11 +34,6 @@ class StepWork:
     """Seconds with them; HFU is this over the time."""
     items: int = 0
     """Tokens or samples."""
-
-    def add(self, other: StepWork) -> None:
-        self.model_s += other.model_s
-        self.hardware_s += other.hardware_s
-        self.items += other.items
 
 
 class TrainingAccount(Account):
@@ -113,11 +108,10 @@ class Meter:
         """Work of a step by the shapes of its inputs."""
         self._compiled: set[str] = set()
         self._has_peaks = True
-        self._blocks: list[tuple[StepWork, Any, Any]] = []
-        """Work, begin and end of each finished block."""
+        self._blocks: list[tuple[list[StepWork], Any, Any]] = []
+        """Work of the steps, begin and end of each finished block."""
         self._begin: Any = None
-        self._steps = 0
-        self._done = StepWork()
+        self._done: list[StepWork] = []
 
     @contextmanager
     def step(self, *inputs: Any) -> Iterator[None]:
@@ -133,22 +127,18 @@ class Meter:
             self._works[shapes] = self._work_of(account, inputs)
             return
         if begin is None:
-            self._steps = 0
-            self._done = StepWork()
+            self._done = []
         yield
         if shapes not in self._compiled:
             self._compiled.add(shapes)
             begin = None
         elif begin is not None:
-            self._steps += 1
-            self._done.add(self._works[shapes])
-        self._begin = begin
-        if begin is None or self._steps == self.block:
-            self._begin = self._now()
-        if self._steps == self.block:
+            self._done.append(self._works[shapes])
+        is_whole = len(self._done) == self.block
+        self._begin = self._now() if begin is None or is_whole else begin
+        if is_whole:
             self._blocks.append((self._done, begin, self._begin))
-            self._steps = 0
-            self._done = StepWork()
+            self._done = []
 
     def _work_of(self, account: Account, inputs: tuple[Any, ...]) -> StepWork:
         work = StepWork()
@@ -180,16 +170,19 @@ class Meter:
 
     def reading(self) -> Reading | None:
         """Return MFU, HFU and the tokens per second so far; None before the end of a block."""
-        blocks = [(work, self._seconds(begin, end)) for work, begin, end in self._blocks]
-        if not blocks:
+        if not self._blocks:
             return None
-        mfu = None
-        hfu = None
-        if self._has_peaks:
-            mfu = interval_of_median([work.model_s / spent_s for work, spent_s in blocks])
-            hfu = interval_of_median([work.hardware_s / spent_s for work, spent_s in blocks])
-        rate = interval_of_median([work.items / spent_s for work, spent_s in blocks])
-        return Reading(mfu, hfu, rate, len(blocks))
+        model = []
+        hardware = []
+        rates = []
+        for works, begin, end in self._blocks:
+            spent_s = self._seconds(begin, end)
+            model.append(sum(work.model_s for work in works) / spent_s)
+            hardware.append(sum(work.hardware_s for work in works) / spent_s)
+            rates.append(sum(work.items for work in works) / spent_s)
+        mfu = interval_of_median(model) if self._has_peaks else None
+        hfu = interval_of_median(hardware) if self._has_peaks else None
+        return Reading(mfu, hfu, interval_of_median(rates), len(rates))
 
     def __str__(self) -> str:
         found = self.reading()

@@ -89,8 +89,6 @@ def check_user_kernels(rows: Sequence[Row], run: Run) -> list[Row]:
     reasons = [f"provider '{key[-1]}': {problem}" for key, problem in problems.items() if problem]
     if reasons and all(row.refused for row in checked):
         raise UsageError(reasons[0])
-    for reason in dict.fromkeys(reasons):
-        run.progress.note(f"{reason}; its rows fail, the others are measured")
     return checked
 
 
@@ -267,25 +265,17 @@ def put_off(row: Row, waiting: deque[Row], budget: Budget, done: int, expected_s
 
     Return whether it was swapped. So a short budget measures something of every op.
     """
+    if not budget.is_too_long(expected_s, done):
+        return False
     same = (row.op.name, row.case.dtype, row.provider)
     size = total(row.op, row.case)
-    others = (
-        index
-        for index, other in enumerate(waiting)
-        if (other.op.name, other.case.dtype, other.provider) == same
-        and total(other.op, other.case) < size
-    )
-    smaller = next(others, None)
-    if (
-        row.refused
-        or smaller is None
-        or not budget.has_time()
-        or not budget.is_too_long(expected_s, done)
-    ):
-        return False
-    waiting[smaller], next_row = row, waiting[smaller]
-    waiting.appendleft(next_row)
-    return True
+    for index, other in enumerate(waiting):
+        is_same = (other.op.name, other.case.dtype, other.provider) == same
+        if is_same and total(other.op, other.case) < size:
+            waiting[index] = row
+            waiting.appendleft(other)
+            return True
+    return False
 
 
 Measure = Callable[[Record, Run, int], Record]

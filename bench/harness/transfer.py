@@ -24,11 +24,10 @@ from torch import Tensor
 from bench.harness import clock
 from bench.harness.data.inputs import Filler, plan_rotation
 from bench.harness.device.device import Device
-from bench.harness.device.telemetry import row_telemetry, snapshot
-from bench.harness.measure.flags import Flag, disturbance, not_cold, reasons_of, recorded
+from bench.harness.measure.flags import Flag, not_cold, recorded
 from bench.harness.measure.measure_row import sample_steps, take_samples
 from bench.harness.run import Run
-from bench.harness.timing.protocol import LIMITS, Samples, no_garbage_collection
+from bench.harness.timing.protocol import LIMITS, Samples
 from bench.harness.timing.samplers import Call
 from results.record import Copy, Loop, Record
 from results.stats.samples import median_ci95
@@ -53,10 +52,6 @@ MIN_MATMULS = 4
 
 TIMINGS = 20
 """Timings of a matmul; the shortest counts, because others may be interrupted."""
-
-MIN_ROUNDS = 9
-MAX_ROUNDS = 60
-ROUNDS_S = 2.0
 
 ROUNDS_ALONE = 5
 """Timings of a step's work without loading."""
@@ -246,32 +241,27 @@ def measure_overlap(
     matmuls = Matmuls(device, min(finished_s(copy, device) for _ in range(5)), seed)
     stream = torch.cuda.Stream(device.torch_name) if device.is_gpu else None
     times: dict[Call, list[float]] = {copy: [], matmuls: [], both: []}
-    with ThreadPoolExecutor(1) as thread, no_garbage_collection():
-        before = snapshot(device)
-        end = clock.now() + min(ROUNDS_S, ROUNDS_S if left_s is None else left_s)
-        while len(times[both]) < MIN_ROUNDS or (
-            len(times[both]) < MAX_ROUNDS and clock.now() < end
-        ):
-            for job, taken_s in times.items():
-                taken_s.append(finished_s(job, device))
-        telemetry = row_telemetry(before, snapshot(device))
-    copy_s, compute_s, both_s = map(tuple, times.values())
-    flags = [disturbance(telemetry, device.is_gpu), *not_cold_flags(blank.cache or "cold")]
-    reasons = reasons_of(flags)
-    return replace(
-        blank,
-        status="ok",
-        flags=tuple(reasons),
-        flag_reasons=reasons,
-        telemetry=telemetry,
-        flops=matmuls.flops,
+
+    def turn() -> None:
+        for job, taken_s in times.items():
+            taken_s.append(finished_s(job, device))
+
+    cache = blank.cache or "cold"
+    with ThreadPoolExecutor(1) as thread:
+        samples = sample_steps(turn, cache, device, left_s)
+    sampled = slice(-len(samples.samples_s), None)  # without the warm-up
+    both_s = tuple(times[both][sampled])
+    samples = replace(
+        samples,
         samples_s=both_s,
-        launches_per_sample=1,
-        method="host",
         median_s=median(both_s),
         ci95_s=median_ci95(both_s),
-        details=Copy(copy_s=copy_s, compute_s=compute_s),
+        host_launch_s=None,
     )
+    blank = replace(blank, flops=matmuls.flops)
+    record = recorded(blank, samples, device, None, also=not_cold_flags(cache))
+    details = Copy(copy_s=tuple(times[copy][sampled]), compute_s=tuple(times[matmuls][sampled]))
+    return replace(record, details=details)
 
 
 @lru_cache(maxsize=1)

@@ -9,6 +9,7 @@ The loss of a model that has learned nothing must be that of a guess, ln V.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +22,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.harness import clock
@@ -94,8 +95,6 @@ class PhaseClock:
         self._steps[-1].append((phase, now))
         if not phase:
             self._steps.append([])
-        with record_function(phase):  # marks the phase for `_peak_on_cpu`
-            pass
 
     def medians_s(self, steps: int) -> dict[str, float]:
         """Return the median seconds of each phase in the last `steps` steps, micro-batches added
@@ -374,15 +373,15 @@ def memory_report(step: TrainingStep) -> dict[str, Any]:
     measurement.
 
     Measured are the bytes that stay from step to step by component (the optimizer's state must
-    exist already), the peak of a step (`total`) by torch's allocator, its phase, and the peak of
-    each phase above what stays (`phases`). What is not measured is None. A GPU's allocator rounds
-    each tensor up to 512 bytes; `allocator_peak` has the workspaces of libraries in it, too.
+    exist already), and the peak of a step (`total`) by torch's allocator. What is not measured is
+    None. A GPU's allocator rounds each tensor up to 512 bytes; `allocator_peak` has the workspaces
+    of libraries in it, too.
     """
     device = step.device
     state = step.state_tensors()
     memory = step_memory(step.plan)
     estimated = memory.sizes()
-    measured: dict[str, Any] = dict.fromkeys((*estimated, "phase", "allocator_peak"))
+    measured: dict[str, Any] = dict.fromkeys((*estimated, "allocator_peak"))
     for name, tensors in state.items():
         storages = {
             tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
@@ -391,12 +390,13 @@ def memory_report(step: TrainingStep) -> dict[str, Any]:
         measured[name] = sum(storages.values())
     if device.is_gpu:
         before = torch.cuda.memory_allocated(device.torch_name)
-        peaks = _peaks_on_gpu(step, before)
-        measured["allocator_peak"] = before + max(peaks.values())
+        torch.cuda.reset_peak_memory_stats(device.torch_name)
+        step()
+        measured["allocator_peak"] = torch.cuda.max_memory_allocated(device.torch_name)
+        added = measured["allocator_peak"] - before
     else:
-        peaks = _peaks_on_cpu(step)
-    measured |= {"phases": peaks, "phase": max(peaks, key=lambda phase: peaks[phase])}
-    measured["total"] = sum(measured[name] for name in state) + max(peaks.values())
+        added = _peak_on_cpu(step)
+    measured["total"] = sum(measured[name] for name in state) + added
     errors: dict[str, float | None] = dict.fromkeys(estimated)
     for name, size in estimated.items():
         counted = measured[name]
@@ -409,48 +409,12 @@ def memory_report(step: TrainingStep) -> dict[str, Any]:
     }
 
 
-def _peaks_on_gpu(step: TrainingStep, before: int) -> dict[str, int]:
-    """Return the most bytes that each phase of a step holds above those that the step starts
-    with.
-    """
-    peaks = dict.fromkeys(PHASES, 0)
-    phases = [""]
-    enter = step.clock.enter
-    device = step.device.torch_name
-
-    def watch(phase: str) -> None:
-        last = phases[-1]
-        if last:
-            peaks[last] = max(peaks[last], int(torch.cuda.max_memory_allocated(device)) - before)
-        torch.cuda.reset_peak_memory_stats(device)
-        phases.append(phase)
-        enter(phase)
-
-    step.clock.enter = watch  # type: ignore[method-assign]
-    try:
-        step()
-    finally:
-        del step.clock.enter  # the method of the class again
-    return peaks
-
-
-def _peaks_on_cpu(step: TrainingStep) -> dict[str, int]:
-    """Return the most bytes that each phase of a step holds above those that the step starts
-    with.
-    """
+def _peak_on_cpu(step: TrainingStep) -> int:
+    """Return the most bytes that a step holds above those that it starts with."""
     prepare_profiler()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         step()
     assert profiled.profiler is not None
-    now = 0
-    phase = PHASES[0]
-    peaks = dict.fromkeys(PHASES, 0)
-    for event in sorted(
-        profiled.profiler.kineto_results.events(), key=lambda event: event.start_ns()
-    ):
-        if event.name() in PHASES:
-            phase = event.name()
-        elif event.name() == "[memory]":
-            now += event.nbytes()
-            peaks[phase] = max(peaks[phase], now)
-    return peaks
+    events = sorted(profiled.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    changes = (event.nbytes() for event in events if event.name() == "[memory]")
+    return int(max(itertools.accumulate(changes)))

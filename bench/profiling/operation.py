@@ -34,8 +34,7 @@ rule for its work.
 """
 
 NO_SHAPE = "no shape"
-NO_TENSOR = "no tensor's"
-"""Shapes of an operation if a trace has none, and if no tensor can have them."""
+"""Shapes of an operation if a trace has none, or none that a tensor can have."""
 
 STEP = "roofmark step"
 MODULE = "roofmark module "

@@ -12,7 +12,6 @@ from msgspec import structs
 
 from bench.profiling.operation import (
     NO_SHAPE,
-    NO_TENSOR,
     Breakdown,
     Operation,
     fusions_of,
@@ -158,14 +157,12 @@ def _remainder(op: str, dtype: str, module: str = "", **kernels: Any) -> Record:
 def step_of(breakdown: Breakdown) -> StepTotals:
     """Return the facts for the totals that are not in the rows."""
     no_shape = None
-    no_tensor = Counter(each.op for each in breakdown.operations if each.shapes == NO_TENSOR)
     if breakdown.is_trace:
         no_shape = Counter(each.op for each in breakdown.operations if each.shapes == NO_SHAPE)
     return StepTotals(
         time_s=float(median(breakdown.samples_s)),
         eager_bytes=breakdown.eager_bytes,
         no_shape=no_shape,
-        no_tensor=no_tensor,
         steps_s=tuple(breakdown.steps_s),
         early_s=sum(breakdown.early_s),
         early_kernels=len(breakdown.early_s),

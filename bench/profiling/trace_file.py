@@ -43,7 +43,7 @@ from bench.profiling.counts import (
     shapes_text,
     tensors_in,
 )
-from bench.profiling.operation import NO_SHAPE, NO_TENSOR, UNMODELLED, Breakdown, Operation
+from bench.profiling.operation import NO_SHAPE, UNMODELLED, Breakdown, Operation
 from bench.profiling.tracing import (
     NN_MODULE,
     ON_HOST,
@@ -495,9 +495,6 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
     kwargs = {}
     try:
         tensors = [argument.tensors() for argument in given if argument.dtype is not None]
-    except Exception:  # of several classes: the trace is damaged or forged
-        return replace(unknown, shapes=NO_TENSOR)
-    try:
         unknown.shapes = shapes_text(tensors) or NO_SHAPE
         unknown.dtypes = dtypes_of(tensors_in(tensors))
         if func is None:
@@ -516,7 +513,9 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
             operation, _ = count(func, args, kwargs, result)
             is_possible = operation.flops <= MAX_FLOPS
             return operation if is_possible else unknown
-    except Exception:  # operations raise classes of their own, and some cannot run without data
+    except (
+        Exception
+    ):  # of many classes: some operations need data, some traces are damaged or forged
         return unknown
 
 

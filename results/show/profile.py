@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import mean
@@ -351,21 +351,13 @@ def trace_sentences(totals: Totals) -> list[str]:
             f"Communication between GPUs took {duration(step.communication_s)}: "
             f"{duration(step.exposed_s)} exposed, {duration(hidden_s)} hidden by other kernels."
         )
-    without = calls_text(step.no_shape or {})
-    if without and not (totals.counted or step.no_tensor):
+    calls = (step.no_shape or {}).items()
+    without = ", ".join(f"{op} ({counted(times, 'call')})" for op, times in calls)
+    if without and not totals.counted:
         said.append("It has no shapes; record it with record_shapes=True to see FLOPs and bytes.")
     elif without:
         said.append(f"It has no shapes for {without}, whose own work is not counted.")
-    if step.no_tensor:
-        said.append(
-            f"No tensor has its shapes for {calls_text(step.no_tensor)}, whose own work is not "
-            f"counted."
-        )
     return said
-
-
-def calls_text(calls: Mapping[str, int]) -> str:
-    return ", ".join(f"{op} ({counted(times, 'call')})" for op, times in calls.items())
 
 
 def work_sentences(totals: Totals) -> list[str]:

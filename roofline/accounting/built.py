@@ -7,7 +7,6 @@ never run.
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections import Counter
@@ -27,8 +26,9 @@ from roofline.accounting.config import (
     Keys,
     LatentAttention,
     ModelConfig,
-    dense_model,
+    model_of_size,
 )
+from roofline.accounting.families import EXPERT_COUNTS
 from roofline.accounting.parameters import Weight
 from roofline.accounting.storage import IN_FILES
 
@@ -46,7 +46,6 @@ COMPONENTS = {
 }
 """Component of a weight by its name, the first that matches; attention if none does."""
 
-EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "moe_k", "top_k_experts", "num_experts_per_token")
 EXPERT_WIDTHS = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
 WITHOUT_CACHE = re.compile("linear|mamba|conv|recurrent|delta|kda|mlp|moe")
@@ -72,7 +71,7 @@ al., Lightning Attention-2 (2024).
 """
 WITH_ALL_KEYS = ("full_attention", "attention", "hybrid")
 WINDOWED = ("sliding_attention", "chunked_attention")
-PROJECTIONS = re.compile(r"\.(\d+)\.\w+\.([qkv])_proj$")
+PROJECTIONS = re.compile(r"\.(\d+)\.\w+\.(q|k|v|kv_a)_proj(?:_with_mqa)?$")
 ENCODERS = re.compile("vision|audio|image|encoder")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 MLP_WIDTHS = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "d_ff")
@@ -93,32 +92,32 @@ def built_config(values: Keys, where: str) -> ModelConfig:
     Raises:
         ConfigError: torch or transformers is missing, or builds no language model of these keys.
     """
-    family = str(values["model_type"])
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
     except ImportError:
         raise ConfigError(
-            f"{where}: '{family}' is built by transformers: pip install 'roofmark[bench,models]'"
+            f"{where}: '{values['model_type']}' is built by transformers: pip install "
+            "'roofmark[bench,models]'"
         ) from None
-    given = {key: values[key] for key in values if key not in ("model_type", "auto_map")}
+    given = {key: values[key] for key in values if key != "auto_map"}
     layers = values.get("num_hidden_layers")
     if isinstance(layers, int) and layers > MAX_LAYERS:
         raise ConfigError(f"{where}: more than {MAX_LAYERS:,} layers")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            config, text = _build(family, given, where)
+            config, text = _build(given, where)
     except Exception as error:  # whatever a class of transformers raises
         reason = one_line(str(error).strip().rpartition("\n")[2], 200)
         raise ConfigError(f"{where}: transformers builds no language model: {reason}") from None
     for key in DIMENSIONS:
         if values.get(key, getattr(text, key, None)) != getattr(text, key, None):
-            raise ConfigError(f"{where}: a {family} does not read '{key}' where it stands")
+            raise ConfigError(f"{where}: a {config.family} does not read '{key}' where it stands")
     return config
 
 
-def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
+def _build(given: Keys, where: str) -> tuple[ModelConfig, Any]:
     """Return a model, and the configuration that transformers has of its last layer, without its
     messages.
     """
@@ -128,21 +127,21 @@ def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
-        whole = transformers.AutoConfig.for_model(family, **given)
+        whole = transformers.AutoConfig.for_model(**given)
         if getattr(whole, "is_encoder_decoder", False):
             raise ConfigError("an encoder and a decoder, which `params` counts")
         text = whole.get_text_config()
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(text)  # type: ignore[no-untyped-call]
         last = [text, *getattr(text, "per_layer_config", ())][-1]
-        return _read(model, last, family, where), last
+        return _read(model, last, given["model_type"], where), last
     finally:
         transformers.logging.set_verbosity(verbosity)
 
 
-def composed_parameters(values: Keys) -> int | None:
-    """Return the parameters of a composed configuration, with its encoders and projections; None if
-    transformers is missing or builds no model of it.
+def whole_model(values: Keys, where: str) -> ModelConfig | None:
+    """Return a model with encoders, of which only the parameters are known; None for a causal
+    decoder, or if transformers is missing or builds no model of the configuration.
     """
     given = {key: values[key] for key in values if key != "auto_map"}
     with suppress(Exception):  # whatever a class of transformers raises
@@ -150,36 +149,20 @@ def composed_parameters(values: Keys) -> int | None:
         import transformers
 
         whole = transformers.AutoConfig.for_model(**given)
-        with torch.device("meta"):
-            model = transformers.AutoModelForMultimodalLM.from_config(whole)  # type: ignore[no-untyped-call]
-        return sum(map(torch.numel, model.parameters()))
-    return None
-
-
-def whole_model(path: Path) -> ModelConfig | None:
-    """Return an encoder, or encoder and decoder, of which only the parameters are known; None for
-    a causal decoder, or if transformers is missing or builds no model of the file.
-    """
-    with suppress(Exception):  # whatever a class of transformers raises
-        import torch
-        import transformers
-
-        values = json.loads(path.read_bytes())
-        values.pop("auto_map", None)
-        whole = transformers.AutoConfig.for_model(**values)
         name = (values.get("architectures") or [""])[0]
-        is_causal = name.endswith(HEADS) or not (name or whole.is_encoder_decoder)
-        kind = getattr(transformers, name or f"{type(whole).__name__.removesuffix('Config')}Model")
-        if not is_causal and issubclass(kind, transformers.PreTrainedModel):
+        if not name and (whole.is_encoder_decoder or hasattr(whole, "text_config")):
+            name = f"{type(whole).__name__.removesuffix('Config')}ForConditionalGeneration"
+        kind = getattr(transformers, name)
+        if not name.endswith(HEADS) and issubclass(kind, transformers.PreTrainedModel):
             with torch.device("meta"):
                 built = _weights(kind(whole), 0, 0)
             parts = [(weight, HALF.match(weight.name)) for weight in built]
             return replace(
-                dense_model(sum(weight.elements for weight in built)),
-                name=str(path),
+                model_of_size(sum(weight.elements for weight in built)),
+                name=where,
                 built=tuple(replace(w, component=half[1]) if half else w for w, half in parts),
                 is_tied=whole.tie_word_embeddings,
-                source=f"{path}, the modules that transformers builds",
+                source=f"{where}, the modules that transformers builds",
             )
     return None
 
@@ -196,7 +179,9 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
     windowed = sum(kind in WINDOWED for kind in kinds)
     count = _first(text, EXPERT_COUNTS)
     routed = _first(text, EXPERTS_PER_TOKEN)
-    head_dim = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
+    head_dim = _first(text, ("head_dim", "dim_head")) or int(text.hidden_size) // heads
+    kv_heads = _first(text, KV_HEADS) or heads
+    stored = 2 * kv_heads * head_dim
     latent = None
     if _first(text, ("kv_lora_rank",)):
         latent = LatentAttention(
@@ -207,16 +192,15 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
             value_dim=text.v_head_dim,
         )
         head_dim = latent.nope_dim + latent.rope_dim
-    kv_heads = _first(text, KV_HEADS) or heads
-    caches = () if latent else _caches(model, kinds, window, 2 * kv_heads * head_dim)
+        stored = latent.kv_rank + latent.rope_dim
+    caches = _caches(model, kinds, window, stored)
     sizes = (layers, heads, int(text.hidden_size), int(text.vocab_size))
     if min(sizes) < 1 or window < 0 or routed > count:
         raise ConfigError("a size is below 1, or tokens go to more experts than there are")
-    uses: dict[int, int] = {}
-    for _, parameter in model.named_parameters(remove_duplicate=False):
-        uses[id(parameter)] = uses.get(id(parameter), 0) + 1
-    if max(uses.values()) > 2:  # a tied head is the second use of the embedding
-        raise ConfigError("its layers share weights")
+    uses = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
+    is_looped = getattr(text, "loop_num_passes", 1) > 1
+    if max(uses.values()) > 2 or is_looped:  # a tied head is the second use of the embedding
+        raise ConfigError("its layers share weights, or run several times")
     experts = None
     if count:
         names = [name for name, _ in model.named_parameters() if ".experts." in name]
@@ -271,22 +255,21 @@ def _caches(
     layers store `usual` elements, or if these projections are not separate.
 
     Layers without them use the keys and values of others, and keys without values are both (Gemma
-    3n, Gemma 4).
+    3n, Gemma 4); latent attention has one projection for both (dots3_note).
     """
     widths: dict[str, dict[str, int]] = {}
-    windows: dict[str, int] = {}
     for name, module in model.named_modules():
         found = PROJECTIONS.search(name)
         if found and hasattr(module, "out_features") and not ENCODERS.search(name):
             kind = kinds[int(found[1])]
             if not WITHOUT_CACHE.search(kind):
-                attention = name.rpartition(".")[0]
-                windows[attention] = window if kind in WINDOWED else 0
-                widths.setdefault(attention, {})[found[2]] = module.out_features
+                own = {"window": window if kind in WINDOWED else 0}
+                parts = widths.setdefault(name.rpartition(".")[0], own)
+                parts[found[2]] = module.out_features
     caches = [
-        (parts["k"] + parts.get("v", parts["k"]), windows[name])
-        for name, parts in widths.items()
-        if "k" in parts
+        (parts.get("kv_a") or parts["k"] + parts.get("v", parts["k"]), parts["window"])
+        for parts in widths.values()
+        if parts.keys() & {"k", "kv_a"}
     ]
     is_usual = len(caches) == len(widths) and all(size == usual for size, _ in caches)
     return () if is_usual else tuple(caches)
@@ -402,7 +385,7 @@ def stored_model(folder: Path, reason: str) -> ModelConfig:
     if not weights:
         raise ConfigError(reason)
     return replace(
-        dense_model(sum(weight.elements for weight in weights)),
+        model_of_size(sum(weight.elements for weight in weights)),
         name=str(folder),
         built=tuple(weights),
         is_tied=not any(weight.component == "lm_head" for weight in weights),

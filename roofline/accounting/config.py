@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NoReturn, Self, TypeVar
 
 from results.show.terminal import one_line
@@ -131,15 +132,15 @@ class ModelConfig:
     layers_without_cache: int = 0
     """Layers with a state instead of attention, in a built model."""
     caches: tuple[tuple[int, int], ...] = ()
-    """Elements for each token, and window (0: none), of the layers that store keys and values, if
-    they differ.
-    """
+    """What `stores` returns, if the layers of a built model differ."""
     convolution_state: int = 0
-    """Elements that a sequence keeps for convolutions, in all layers of a built model."""
+    """Elements that a sequence keeps for convolutions, in all layers."""
     recurrent_state: int = 0
     """Elements of its recurrent states."""
     parameters: int = 0
-    """Number of parameters, if only that is known (`dense_model`); else 0."""
+    """Number of parameters, if only that is known (`model_of_size`); else 0."""
+    active_parameters: int = 0
+    """Those of them that one token uses."""
     quantization: Any = None
     """Format of the weights in the file, a `storage.Storage`; None: not quantized."""
     composed: Mapping[str, Any] | None = None
@@ -156,10 +157,17 @@ class ModelConfig:
         """Layers with keys and values."""
         return self.layers - self.layers_without_cache
 
-    @property
-    def storing_layers(self) -> int:
-        """Those that store them, instead of using the ones of another layer."""
-        return len(self.caches) or self.cached_layers
+    @cached_property
+    def stores(self) -> Sequence[tuple[int, int]]:
+        """Elements for each token, and window (0: none), of each layer that stores keys and values,
+        instead of using the ones of another layer: 2 k d, with latent attention kvr + dr.
+        """
+        elements = 2 * self.kv_heads * self.head_dim
+        if self.latent:
+            elements = self.latent.kv_rank + self.latent.rope_dim
+        full = self.cached_layers - self.windowed_layers
+        windowed = [(elements, self.window or 0)] * self.windowed_layers
+        return self.caches or [(elements, 0)] * full + windowed
 
     @property
     def dense_layers(self) -> int:
@@ -170,17 +178,19 @@ class ModelConfig:
         windows.
         """
         experts = self.experts and replace(self.experts, layers=min(self.experts.layers, layers))
-        windowed = min(self.windowed_layers, layers)
-        changed = replace(self, layers=layers, windowed_layers=windowed, experts=experts)
-        if not self.built:
-            return changed
         return replace(
-            changed,
+            self,
+            layers=layers,
+            windowed_layers=min(self.windowed_layers, layers),
+            experts=experts,
             caches=(),
             layers_without_cache=self.layers_without_cache * layers // self.layers,
             convolution_state=self.convolution_state * layers // self.layers,
             recurrent_state=self.recurrent_state * layers // self.layers,
-            built=tuple(weight.with_layers(layers, self.layers) for weight in self.built),
+            built=tuple(
+                weight.scaled(layers, self.layers) if "*" in weight.name else weight
+                for weight in self.built
+            ),
         )
 
     def with_attention(self) -> Self:
@@ -196,18 +206,29 @@ class ModelConfig:
         return [f"{sequence} tokens exceed the context of {self.context}", *self.assumptions]
 
 
-def dense_model(parameters: float) -> ModelConfig:
-    """Return a dense model of N parameters: one matrix, without attention and cache."""
+def model_of_size(parameters: float, active: float | None = None) -> ModelConfig:
+    """Return a model of N parameters, of which a token uses all or some: matmuls, without attention
+    and cache.
+
+    Raises:
+        ConfigError: more parameters are active than there are.
+    """
+    if active is None:
+        active = parameters
+    if active > parameters:
+        raise ConfigError(f"--active-params {active:g} exceeds --params {parameters:g}")
     sizes: dict[str, Any] = dict.fromkeys(
         ("width", "heads", "kv_heads", "head_dim", "mlp_width", "vocabulary"), 0
     )
     source = "Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1"
-    name = f"{parameters:.4g} parameters".replace("e+0", "e").replace("e+", "e")
-    whole = max(1, round(parameters))
+    name = f"{parameters:.4g} parameters"
+    if active < parameters:
+        name += f", {active:.4g} active"
     return ModelConfig(
-        name=name,
+        name=name.replace("e+0", "e").replace("e+", "e"),
         family="parameters",
-        parameters=whole,
+        parameters=max(1, round(parameters)),
+        active_parameters=max(1, round(active)),
         layers=1,
         is_tied=True,
         source=source,

@@ -47,9 +47,10 @@ GPT2_NAMES = {
     "context": "n_positions",
 }
 
-FOURFOLD = ("n_inner", "ffn_hidden_size")
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+"""Keys of the number of experts, the first that a file has."""
 
-ATTENTION_KINDS = ("full_attention", "sliding_attention")
+FOURFOLD = ("n_inner", "ffn_hidden_size")
 
 
 def build_config(family: str, keys: ConfigKeys, name: str, source: str) -> ModelConfig:
@@ -115,7 +116,7 @@ def _grouped(
     off: Mapping[str, Sequence[str]] = NO_FLAGS,
     on: Mapping[str, Sequence[str]] = NO_FLAGS,
     full_every: int | None = None,
-    experts: Sequence[str] = (),
+    has_experts: bool = False,
     has_router_bias: bool = False,
     **fixed: Any,
 ) -> Values:
@@ -129,7 +130,7 @@ def _grouped(
         off: fields that a flag of the file sets, which is off by default.
         on: the same for flags that are on by default.
         full_every: every n-th layer sees all keys, the others a window; 0: none does.
-        experts: keys of the number of experts, which all layers have.
+        has_experts: whether all layers have experts.
         has_router_bias: whether their router has a bias.
         fixed: fields that are the same in all files of the family.
     """
@@ -141,9 +142,9 @@ def _grouped(
     layers = values["layers"]
     if needs_head_dim:
         values["head_dim"] = keys.whole("head_dim")
-    if experts:
+    if has_experts:
         sizes = {"mlp_width": values["mlp_width"], "layers": layers}
-        values["experts"] = _experts(keys, *experts, **sizes, has_router_bias=has_router_bias)
+        values["experts"] = _experts(keys, **sizes, has_router_bias=has_router_bias)
     if full_every is not None:
         values |= _window(keys, layers, layers // full_every if full_every else 0)
     return values | fixed
@@ -154,22 +155,28 @@ def _refuse_if_on(keys: ConfigKeys, name: str) -> None:
         keys.refuse(name, "false")
 
 
-def _window(keys: ConfigKeys, layers: int, full: int) -> Values:
+def _window(
+    keys: ConfigKeys,
+    layers: int,
+    full: int,
+    size: str = "sliding_window",
+    kind: str = "sliding_attention",
+) -> Values:
     """Return the window of all layers but `full`, unless the file lists the kinds of layers."""
-    if not keys.has("sliding_window"):
+    if not keys.has(size):
         return {}
     windowed = layers - full
-    kinds = keys.words("layer_types", ATTENTION_KINDS)
+    kinds = keys.words("layer_types", ("full_attention", kind))
     if kinds is not None:
         if len(kinds) != layers:
             keys.refuse("layer_types", f"a list with one entry for each of the {layers} layers")
-        windowed = kinds.count("sliding_attention")
-    return {"window": keys.whole("sliding_window"), "windowed_layers": windowed} if windowed else {}
+        windowed = kinds.count(kind)
+    return {"window": keys.whole(size), "windowed_layers": windowed} if windowed else {}
 
 
-def _experts(keys: ConfigKeys, *count_keys: str, **others: Any) -> Experts:
+def _experts(keys: ConfigKeys, **others: Any) -> Experts:
     return Experts(
-        count=keys.whole(*count_keys), per_token=keys.whole("num_experts_per_tok"), **others
+        count=keys.whole(*EXPERT_COUNTS), per_token=keys.whole("num_experts_per_tok"), **others
     )
 
 
@@ -208,8 +215,6 @@ def _qwen_moe(keys: ConfigKeys, has_shared: bool = False, **differences: Any) ->
     dense = keys.layer_indices("mlp_only_layers", layers)
     values["experts"] = _experts(
         keys,
-        "num_experts",
-        "num_local_experts",
         mlp_width=keys.whole("moe_intermediate_size"),
         layers=sum((index + 1) % step == 0 and index not in dense for index in range(layers)),
         shared_mlp_width=keys.whole("shared_expert_intermediate_size") if has_shared else 0,
@@ -254,7 +259,6 @@ def _routed_experts(keys: ConfigKeys, layers: int) -> Experts | None:
     mlp_width = keys.whole("moe_intermediate_size")
     experts = _experts(
         keys,
-        "n_routed_experts",
         mlp_width=mlp_width,
         layers=layers - min(layers, keys.whole("first_k_dense_replace", least=0)),
         shared_mlp_width=mlp_width * keys.whole("n_shared_experts", least=0),
@@ -276,23 +280,15 @@ def _llama4(keys: ConfigKeys) -> Values:
     sparse = (
         len(keys.layer_indices("moe_layers", layers)) if keys.has("moe_layers") else layers // step
     )
-    experts = _experts(
-        keys, "num_local_experts", mlp_width=width, layers=sparse, shared_mlp_width=width
-    )
-    chunk = keys.whole("attention_chunk_size", default=8192)
-    kinds = keys.words("layer_types", ("full_attention", "chunked_attention"))
-    chunked = layers - layers // 4 if kinds is None else kinds.count("chunked_attention")
-    keys.assumptions.append(
-        f"attention in chunks of {chunk} is counted as a window: an upper bound beyond {chunk} "
-        f"tokens"
-    )
+    experts = _experts(keys, mlp_width=width, layers=sparse, shared_mlp_width=width)
+    keys.fill(attention_chunk_size=8192)
+    keys.assumptions.append("attention in chunks is counted as a window: an upper bound beyond one")
+    values |= _window(keys, layers, layers // 4, "attention_chunk_size", "chunked_attention")
     return values | {
         "has_mlp_bias": False,
         "head_dim": keys.whole("head_dim"),
         "mlp_width": keys.whole("intermediate_size_mlp"),
         "experts": experts if sparse else None,
-        "window": chunk if chunked else None,
-        "windowed_layers": chunked,
     }
 
 
@@ -304,9 +300,7 @@ def _falcon(keys: ConfigKeys) -> Values:
     is_parallel = keys.flag("parallel_attn", True)
     heads = keys.whole("num_attention_heads")
     is_shared = keys.flag("multi_query", True)
-    norms = (
-        keys.whole("num_ln_in_parallel_attn") if keys.has("num_ln_in_parallel_attn") else 1 + is_new
-    )
+    norms = keys.whole("num_ln_in_parallel_attn", default=1 + is_new)
     kv_heads = 1 if is_shared else heads
     if is_new:
         kv_heads = keys.whole("num_kv_heads", default=heads)
@@ -338,10 +332,7 @@ def _opt(keys: ConfigKeys) -> Values:
 
 
 def _mamba(keys: ConfigKeys) -> Values:
-    if keys.has("time_step_rank"):
-        rank = keys.whole("time_step_rank")
-    else:
-        rank = -(-keys.whole("hidden_size") // 16)
+    rank = keys.whole("time_step_rank", default=-(-keys.whole("hidden_size") // 16))
     return _state_space(keys, True, state_size=keys.whole("state_size", default=16), step_rank=rank)
 
 
@@ -369,8 +360,9 @@ def _state_space(keys: ConfigKeys, is_tied: bool, **sizes: int) -> Values:
         has_convolution_bias=keys.flag("use_conv_bias", True),
         **sizes,
     )
+    layers = keys.whole("num_hidden_layers", largest="layers")
     return {
-        "layers": keys.whole("num_hidden_layers", largest="layers"),
+        "layers": layers,
         "width": width,
         **dict.fromkeys(("heads", "kv_heads"), 1),
         **dict.fromkeys(("head_dim", "mlp_width"), 0),
@@ -378,6 +370,8 @@ def _state_space(keys: ConfigKeys, is_tied: bool, **sizes: int) -> Values:
         "is_tied": keys.flag("tie_word_embeddings", is_tied),
         "norms_per_layer": 1,
         "state": state,
+        "convolution_state": layers * state.convolved_width * state.kernel,
+        "recurrent_state": layers * state.inner_width * state.state_size,
     }
 
 
@@ -390,7 +384,7 @@ OLMO2: Values = {**LLAMA, "has_mlp_bias": False, "has_qk_norm": True, "is_qk_nor
 OLMOE = partial(
     _grouped,
     off={"attention_bias": ATTENTION},
-    experts=("num_local_experts", "num_experts"),
+    has_experts=True,
     has_qk_norm=True,
     is_qk_norm_per_head=True,
 )
@@ -409,7 +403,7 @@ FAMILIES: dict[str, Callable[[ConfigKeys], Values]] = {
     "gpt_neox": _gpt_neox,
     "llama": partial(_grouped, **LLAMA),
     "mistral": partial(_grouped, full_every=0),
-    "mixtral": partial(_grouped, full_every=0, experts=("num_local_experts",)),
+    "mixtral": partial(_grouped, full_every=0, has_experts=True),
     # Query, key and value, and gate and up, are in one matrix each; the counts are the same.
     "phi3": partial(_grouped, has_all_heads=True, full_every=0),
     "qwen2": QWEN2,
@@ -446,7 +440,7 @@ FAMILIES: dict[str, Callable[[ConfigKeys], Values]] = {
         _grouped,
         has_all_heads=True,
         off={"attention_bias": ATTENTION},
-        experts=("num_local_experts", "num_experts"),
+        has_experts=True,
     ),
     "granite": partial(_grouped, **LLAMA),
     # Command-R: attention and MLP in parallel after one LayerNorm without biases.
@@ -464,7 +458,7 @@ FAMILIES: dict[str, Callable[[ConfigKeys], Values]] = {
         needs_head_dim=True,
         on={"attention_bias": ATTENTION},
         full_every=2,
-        experts=("num_local_experts",),
+        has_experts=True,
         has_router_bias=True,
         has_mlp_bias=True,
         has_sinks=True,

@@ -5,33 +5,26 @@ from __future__ import annotations
 from bisect import bisect_left
 from fractions import Fraction
 from itertools import pairwise
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from roofline.accounting.config import MAX_EXTENT, ModelConfig
 from roofline.accounting.flops import all_layers_core, gemm_flops
 from roofline.accounting.parameters import weights
-from roofline.accounting.storage import Storage, storage_of
+from roofline.accounting.storage import STORED_DTYPES, Storage, storage_of, stored_bytes
 from roofline.work import DTYPE_BITS, Work
 
 STATE_BYTES = 4
 
 
 def kv_bytes_per_token(config: ModelConfig, element_bytes: float = 2) -> int:
-    """Return the bytes that each token adds to the KV cache: 2 L k d w, with latent attention L
-    (kvr + dr) w.
-
-    Windowed layers are included.
+    """Return the bytes that each token adds to the KV cache, also in windowed layers: 2 L k d w,
+    with latent attention L (kvr + dr) w.
 
     Source: Pope et al., Efficiently Scaling Transformer Inference (2022); DeepSeek-AI, DeepSeek-V2
     (2024), table 1.
     """
-    if config.caches:
-        return ceil(sum(elements for elements, _ in config.caches) * element_bytes)
-    elements = 2 * config.kv_heads * config.head_dim
-    if config.latent:
-        elements = config.latent.kv_rank + config.latent.rope_dim
-    return ceil(config.cached_layers * elements * element_bytes)
+    return ceil(sum(elements for elements, _ in config.stores) * element_bytes)
 
 
 def state_bytes(config: ModelConfig, element_bytes: float = 2) -> int:
@@ -40,12 +33,7 @@ def state_bytes(config: ModelConfig, element_bytes: float = 2) -> int:
 
     Source: the caches that transformers allocates; `mamba_ssm_cache_dtype` of published files.
     """
-    convolution = config.convolution_state
-    recurrent = config.recurrent_state
-    if config.state:
-        convolution = config.layers * config.state.convolved_width * config.state.kernel
-        recurrent = config.layers * config.state.inner_width * config.state.state_size
-    return ceil(convolution * element_bytes + recurrent * STATE_BYTES)
+    return ceil(config.convolution_state * element_bytes + config.recurrent_state * STATE_BYTES)
 
 
 def kv_cache_bytes(
@@ -61,15 +49,8 @@ def kv_cache_bytes(
     Source: see `kv_bytes_per_token`. Engines may reserve whole pages, or the full length in all
     layers.
     """
-    positions = (config.cached_layers - config.windowed_layers) * sequence
-    positions += config.windowed_layers * min(config.window or sequence, sequence)
-    per_layer = kv_bytes_per_token(config.with_layers(1), element_bytes)
-    stored: float = positions * per_layer
-    if config.caches:
-        stored = element_bytes * sum(
-            elements * min(window or sequence, sequence) for elements, window in config.caches
-        )
-    cache = ceil(stored * cache_copies(config, devices))
+    stored = sum(elements * min(window or sequence, sequence) for elements, window in config.stores)
+    cache = ceil(Fraction(element_bytes) * stored * cache_copies(config, devices))
     return batch * (cache + state_bytes(config, element_bytes))
 
 
@@ -117,25 +98,24 @@ def weight_bytes_read(config: ModelConfig, tokens: int, dtype: str | Storage) ->
     """Return the bytes of weights, stored as by `storage.storage_of`, that a step on `tokens`
     tokens must read.
 
-    All weights are read once, except the embedding (one row per token) and experts that no token
-    chose: an even and independent choice uses E (1 - (1 - topk / E)^B) of them.
+    All weights are read once, except the embedding (one row per token) and those that no token
+    chose: an even and independent choice of topk out of E experts uses E (1 - (1 - topk / E)^B).
 
     Source: expected number of distinct draws; Mixtral and DeepSeek-V3 balance the load of their
     experts.
     """
-    experts = config.experts
-    used = 1 - (1 - experts.per_token / experts.count) ** tokens if experts else 1.0
     read = 0.0
     storage = storage_of(dtype)
     for weight in weights(config):
-        bits = storage.bits_of(weight, experts is not None)
+        bits = storage.bits_of(weight, config.experts is not None)
         is_table = weight.component == "positions" or weight.active_copies == 0
         if is_table or (weight.component == "embedding" and not config.is_tied):
             read += tokens * weight.shape[-1] * bits
         elif weight.component == "embedding":
             read += (weight.elements + tokens * config.width) * bits
         else:
-            read += weight.elements * bits * (used if weight.component == "experts" else 1)
+            used = weight.active_elements / weight.elements
+            read += weight.elements * bits * (1 - (1 - used) ** tokens)
     return round(read / 8)
 
 
@@ -199,14 +179,23 @@ class Serving(NamedTuple):
 
     config: ModelConfig
     batch: int
-    peak_flops_per_s: float
+    peak_flops_per_s: float = inf
     """Sum over all devices, like the bandwidth."""
-    bandwidth_bytes_per_s: float
+    bandwidth_bytes_per_s: float = inf
     weight_dtype: str | Storage = "bf16"
     """As by `storage.storage_of`."""
-    kv_bytes: float = 2
-    """Bytes per element of the cache."""
+    kv_dtype: str = "bf16"
+    """Of the cache, as in `storage.STORED_DTYPES`."""
     devices: int = 1
+
+    @property
+    def weight_bytes(self) -> int:
+        return stored_bytes(weights(self.config), self.weight_dtype)
+
+    @property
+    def kv_bytes(self) -> float:
+        """Bytes per element of the cache."""
+        return STORED_DTYPES[self.kv_dtype].bits / 8
 
     def prefill(self, prompt: int) -> tuple[int, int]:
         """Return FLOPs and bytes of prefill: weights read, cache written."""

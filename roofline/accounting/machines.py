@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from results.show.terminal import say
 from roofline.accounting.config import ConfigError
 from roofline.gpu_table import find_gpu, lacks
 from roofline.machine import MEASURED_FIRST, Machine
@@ -13,7 +13,6 @@ from roofline.model import bound, intensity, mfu, ridge_intensity
 from roofline.work import Work, dtype_named
 
 if TYPE_CHECKING:
-    from results.record import Record
     from results.store.runfile import Run
 
 ASSUMED_MFU = 0.5
@@ -25,6 +24,11 @@ A100: 0.57.
 """
 
 TRAINING = "train-step"
+ORIGINS = {
+    "matmul": "the fastest matmul of the run, {}; an upper bound for training",
+    TRAINING: f"{TRAINING} {{}}",
+}
+"""Origin of a measured MFU by op; the last one counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +100,9 @@ def memory_of(machine: Machine) -> int:
 
 
 def mfu_of(machine: Machine, dtype: str, given: float | None) -> tuple[float, str]:
-    """Return the MFU for an estimate, and a note on its origin: given, measured or assumed."""
+    """Return the MFU for an estimate, and a note on its origin: given, measured or assumed; stderr
+    reports one that is assumed for a measured run.
+    """
     if given is not None:
         return given, f"MFU {given:g}, as given"
     if dtype in machine.mfu:
@@ -104,7 +110,10 @@ def mfu_of(machine: Machine, dtype: str, given: float | None) -> tuple[float, st
     note = f"MFU {ASSUMED_MFU:g} is assumed"
     if machine.run:
         note += f" because {machine.run} has no {TRAINING} and no matmul in {dtype}"
-    return ASSUMED_MFU, f"{note}: published runs reach {PUBLISHED_MFU}"
+    note += f": published runs reach {PUBLISHED_MFU}"
+    if machine.run:
+        say(f"note: {note}")
+    return ASSUMED_MFU, note
 
 
 def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") -> Attainable:
@@ -166,11 +175,17 @@ def run_machine(run: Run, where: str) -> Machine:
     }
     used = [*peaks.values(), machine.bandwidth(MEASURED_FIRST)]
     kinds = dict.fromkeys(ceiling.kind for ceiling in used if ceiling)
+    fastest: dict[tuple[str, str], tuple[float, str]] = {}
+    for record in run.records:
+        known = peaks.get(record.dtype)
+        if known and record.status == "ok" and record.flops and record.median_s is not None:
+            found = (mfu(record.flops / record.median_s, known.value), record.case)
+            at = (record.dtype, record.op)
+            fastest[at] = max(fastest.get(at, found), found)
     reached = {}
-    for dtype, peak in peaks.items():
-        found = _reached(run.records, dtype, peak.value)
-        if found:
-            reached[dtype] = found
+    for (dtype, op), (share, case) in sorted(fastest.items()):
+        if op in ORIGINS:
+            reached[dtype] = (share, f"MFU {share:.3f}, measured: {ORIGINS[op].format(case)}")
     return replace(
         machine,
         slug=run.environment.device["slug"],
@@ -179,23 +194,3 @@ def run_machine(run: Run, where: str) -> Machine:
         run=where,
         mfu=reached,
     )
-
-
-def _reached(records: Iterable[Record], dtype: str, peak: float) -> tuple[float, str] | None:
-    reached = [
-        (mfu(record.flops / record.median_s, peak), record.op, record.case)
-        for record in records
-        if record.status == "ok"
-        and record.dtype == dtype
-        and record.flops
-        and record.median_s is not None
-    ]
-    fastest = {op: (share, case) for share, op, case in sorted(reached)}
-    if TRAINING in fastest:
-        share, case = fastest[TRAINING]
-        return share, f"MFU {share:.3f}, measured: {TRAINING} {case}"
-    if "matmul" in fastest:
-        share, case = fastest["matmul"]
-        origin = f"the fastest matmul of the run, {case}; an upper bound for training"
-        return share, f"MFU {share:.3f}, measured: {origin}"
-    return None

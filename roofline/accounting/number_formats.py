@@ -91,15 +91,14 @@ FORMATS = {
     )
 }
 
-INTEGERS = {"int64": 64, "int32": 32, "int8": 8, "uint8": 8, "bool": 8}
-"""Bits by integer type, as torch stores them in two's complement; a bool is 0 or 1."""
-
-
-def integer_range(name: str) -> tuple[int, int]:
-    if name == "bool":
-        return 0, 1
-    values = 1 << INTEGERS[name]
-    return (0, values - 1) if name == "uint8" else (-values // 2, values // 2 - 1)
+INTEGERS = {
+    "int64": range(-(2**63), 2**63),
+    "int32": range(-(2**31), 2**31),
+    "int8": range(-128, 128),
+    "uint8": range(256),
+    "bool": range(2),
+}
+"""Values of integer types, as torch stores them in two's complement."""
 
 
 SCALE_BLOCK = {"nvfp4": 16, "mxfp4": 32}
@@ -119,8 +118,7 @@ def shown_in(value: Fraction, dtype: str) -> float | str | None:
     differ; for an integer type without its fraction, None if it is out of range.
     """
     if dtype in INTEGERS:
-        least, most = integer_range(dtype)
-        return int(value) if least <= int(value) <= most else None
+        return int(value) if int(value) in INTEGERS[dtype] else None
     nearest = FORMATS[dtype].nearest(value)
     if nearest is not None:
         return float(nearest)

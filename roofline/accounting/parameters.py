@@ -57,10 +57,8 @@ class Weight:
         """Whether it is a matmul of a layer other than a router: what is quantized and adapted."""
         return self.is_gemm and self.component not in ("lm_head", "router")
 
-    def with_layers(self, layers: int, before: int) -> Weight:
-        """Return it for another number of layers, if it is in all layers (`*` in its name)."""
-        if "*" not in self.name:
-            return self
+    def scaled(self, layers: int, before: int = 1) -> Weight:
+        """Return it for another number of layers than `before`."""
         active = self.active_copies
         if active is not None:
             active = -(-active * layers // before)
@@ -92,20 +90,23 @@ def weights(config: ModelConfig) -> list[Weight]:
     if config.built:
         return list(config.built)
     if config.parameters:
-        return [Weight("parameters", "parameters", (config.parameters,), is_gemm=True)]
+        active = config.active_parameters
+        return [Weight("parameters", "parameters", (1,), config.parameters, True, active)]
     tensors = [
         Weight("embedding", "embedding", (config.vocabulary, config.width), split="width"),
         Weight("positions", "positions", (config.position_embeddings, config.width)),
     ]
+    mixer = _attention_weights(config)
     if config.state:
-        tensors += _state_weights(config, config.state)
+        mixer = _state_weights(config, config.state)
     elif config.latent:
-        tensors += _latent_weights(config, config.latent)
-    else:
-        tensors += _attention_weights(config)
-    tensors += _mlp_weights(config, "mlp", config.mlp_width, config.dense_layers)
+        mixer = _latent_weights(config, config.latent)
+    tensors += [weight.scaled(config.layers) for weight in mixer]
+    mlp = _mlp_weights(config, "mlp", config.mlp_width)
+    tensors += [weight.scaled(config.dense_layers) for weight in mlp]
     if config.experts:
-        tensors += _expert_weights(config, config.experts)
+        experts = _expert_weights(config, config.experts)
+        tensors += [weight.scaled(config.experts.layers) for weight in experts]
     tensors += _norm_weights(config)
     head = (config.width, config.vocabulary)
     tensors.append(
@@ -155,27 +156,26 @@ def selective_products(config: ModelConfig) -> tuple[list[Weight], list[Weight]]
 
 
 def _attention_weights(config: ModelConfig) -> list[Weight]:
-    """Return query, key, value and output: h d (2a + 2k), with biases d (a + 2k) and h."""
-    layers = config.layers
+    """Return query, key, value and output of a layer: h d (2a + 2k), biases d (a + 2k) and h."""
     width = config.width
     dim = config.head_dim
     queries = config.heads * dim
     keys = config.kv_heads * dim
     return [
-        Weight("query", "attention", (width, queries), layers, is_gemm=True, split="heads"),
-        Weight("key", "attention", (width, keys), layers, is_gemm=True, split="kv_heads"),
-        Weight("value", "attention", (width, keys), layers, is_gemm=True, split="kv_heads"),
-        Weight("output", "attention", (queries, width), layers, is_gemm=True, split="heads"),
-        Weight("query bias", "attention", (queries,), layers * config.has_qkv_bias, split="heads"),
+        Weight("query", "attention", (width, queries), is_gemm=True, split="heads"),
+        Weight("key", "attention", (width, keys), is_gemm=True, split="kv_heads"),
+        Weight("value", "attention", (width, keys), is_gemm=True, split="kv_heads"),
+        Weight("output", "attention", (queries, width), is_gemm=True, split="heads"),
+        Weight("query bias", "attention", (queries,), config.has_qkv_bias, split="heads"),
         Weight(
             "key and value bias",
             "attention",
             (keys,),
-            2 * layers * config.has_qkv_bias,
+            2 * config.has_qkv_bias,
             split="kv_heads",
         ),
-        Weight("output bias", "attention", (width,), layers * config.has_output_bias),
-        Weight("sinks", "attention", (config.heads,), layers * config.has_sinks, split="heads"),
+        Weight("output bias", "attention", (width,), config.has_output_bias),
+        Weight("sinks", "attention", (config.heads,), config.has_sinks, split="heads"),
     ]
 
 
@@ -183,26 +183,25 @@ def _state_weights(config: ModelConfig, state: StateSpace) -> list[Weight]:
     """Return projections, convolution and scan of Mamba: h 2i, i (r + 2n), r i, i n and i h; of
     Mamba 2 by heads.
     """
-    layers = config.layers
     width = config.width
     inner = state.inner_width
     gated = 2 * inner if not state.heads else inner + state.convolved_width + state.heads
     tensors = [
-        Weight("in", "state_space", (width, gated), layers, is_gemm=True),
-        Weight("out", "state_space", (inner, width), layers, is_gemm=True),
-        Weight("convolution", "state_space", (state.convolved_width, state.kernel), layers),
+        Weight("in", "state_space", (width, gated), is_gemm=True),
+        Weight("out", "state_space", (inner, width), is_gemm=True),
+        Weight("convolution", "state_space", (state.convolved_width, state.kernel)),
         Weight(
             "convolution bias",
             "state_space",
             (state.convolved_width,),
-            layers * state.has_convolution_bias,
+            state.has_convolution_bias,
         ),
-        Weight("in bias", "state_space", (gated,), layers * state.has_bias),
-        Weight("out bias", "state_space", (width,), layers * state.has_bias),
+        Weight("in bias", "state_space", (gated,), state.has_bias),
+        Weight("out bias", "state_space", (width,), state.has_bias),
     ]
     if state.heads:
-        tensors.append(Weight("step, decay and skip", "state_space", (state.heads,), 3 * layers))
-        return [*tensors, Weight("gated norm", "norms", (inner,), layers)]
+        tensors.append(Weight("step, decay and skip", "state_space", (state.heads,), 3))
+        return [*tensors, Weight("gated norm", "norms", (inner,))]
     rank = state.step_rank
     return [
         *tensors,
@@ -210,12 +209,11 @@ def _state_weights(config: ModelConfig, state: StateSpace) -> list[Weight]:
             "to step and state",
             "state_space",
             (inner, rank + 2 * state.state_size),
-            layers,
             is_gemm=True,
         ),
-        Weight("step", "state_space", (rank, inner), layers, is_gemm=True),
-        Weight("decay", "state_space", (inner, state.state_size), layers),
-        Weight("step bias and skip", "state_space", (inner,), 2 * layers),
+        Weight("step", "state_space", (rank, inner), is_gemm=True),
+        Weight("decay", "state_space", (inner, state.state_size)),
+        Weight("step bias and skip", "state_space", (inner,), 2),
     ]
 
 
@@ -223,27 +221,24 @@ def _latent_weights(config: ModelConfig, latent: LatentAttention) -> list[Weight
     """Return the low-rank projections: h qr + qr a (dn + dr) + h (kvr + dr) + kvr a (dn + dv) + a
     dv h.
     """
-    layers = config.layers
     width = config.width
     heads = config.heads
     queries = heads * config.head_dim
     keys_values = heads * (latent.nope_dim + latent.value_dim)
     rank = latent.query_rank or width
-    compressed = layers * (latent.query_rank > 0)
+    compressed = latent.query_rank > 0
     return [
-        Weight("query up", "attention", (rank, queries), layers, is_gemm=True, split="heads"),
+        Weight("query up", "attention", (rank, queries), is_gemm=True, split="heads"),
         Weight(
             "key and value down",
             "attention",
             (width, latent.kv_rank + latent.rope_dim),
-            layers,
             is_gemm=True,
         ),
         Weight(
             "key and value up",
             "attention",
             (latent.kv_rank, keys_values),
-            layers,
             is_gemm=True,
             split="heads",
         ),
@@ -251,18 +246,17 @@ def _latent_weights(config: ModelConfig, latent: LatentAttention) -> list[Weight
             "output",
             "attention",
             (heads * latent.value_dim, width),
-            layers,
             is_gemm=True,
             split="heads",
         ),
-        Weight("key and value norm", "norms", (latent.kv_rank,), layers),
+        Weight("key and value norm", "norms", (latent.kv_rank,)),
         Weight("query down", "attention", (width, rank), compressed, is_gemm=True),
         Weight("query norm", "norms", (rank,), compressed),
     ]
 
 
 def _mlp_weights(
-    config: ModelConfig, component: str, width: int, copies: int, active: int | None = None
+    config: ModelConfig, component: str, width: int, copies: int = 1, active: int | None = None
 ) -> list[Weight]:
     """Return the matrices of MLPs of one width: 2hf, gated 3hf, with biases f (2f) and h."""
     into = 2 if config.is_gated else 1
@@ -277,16 +271,19 @@ def _mlp_weights(
 
 
 def _expert_weights(config: ModelConfig, experts: Experts) -> list[Weight]:
-    copies = experts.count * experts.layers
-    active = experts.per_token * experts.layers
-    shared = experts.layers * (experts.shared_mlp_width > 0)
-    gates = experts.layers * experts.has_shared_gate
+    has_shared = experts.shared_mlp_width > 0
     return [
-        Weight("router", "router", (config.width, experts.count), experts.layers, is_gemm=True),
-        Weight("router bias", "router", (experts.count,), experts.layers * experts.has_router_bias),
-        *_mlp_weights(config, "shared_experts", experts.shared_mlp_width, shared),
-        Weight("shared gate", "shared_experts", (config.width, 1), gates, is_gemm=True),
-        *_mlp_weights(config, "experts", experts.mlp_width, copies, active),
+        Weight("router", "router", (config.width, experts.count), is_gemm=True),
+        Weight("router bias", "router", (experts.count,), experts.has_router_bias),
+        *_mlp_weights(config, "shared_experts", experts.shared_mlp_width, has_shared),
+        Weight(
+            "shared gate",
+            "shared_experts",
+            (config.width, 1),
+            experts.has_shared_gate,
+            is_gemm=True,
+        ),
+        *_mlp_weights(config, "experts", experts.mlp_width, experts.count, experts.per_token),
     ]
 
 

@@ -21,10 +21,10 @@ UNQUANTIZED = ("modules_to_not_convert", "llm_int8_skip_modules", "ignore", "exc
 
 MODEL_FOLDER = Path(__file__).parent / "models"
 
-SMALL = ("tiny-", "small-", "notes-")
-"""Name prefixes of models that only tests and notes use."""
-
-WAYS = "or give its dimensions (--layers, --width, --heads, --ffn, --vocab, --experts) or --params"
+WAYS = (
+    "its dimensions (--layers, --width, --heads, --ffn, --vocab; --experts, --experts-per-token) "
+    "or its size (--params, --active-params)"
+)
 
 
 def preset_names() -> list[str]:
@@ -32,34 +32,35 @@ def preset_names() -> list[str]:
 
 
 def load_preset(name: str) -> ModelConfig:
+    """Return the model of a name, or of a folder with a configuration or safetensors files."""
     names = preset_names()
     folder = Path(name)
-    if name not in names and folder.is_dir():
+    if name in names:
+        data = facts_of(MODEL_FOLDER / f"{name}.toml")
+        keys = ConfigKeys(data["config"], name)
+        config = build_config(data["config"]["model_type"], keys, name, data["source"])
+        return _stored(config, data["config"])
+    if folder.is_dir():
         try:
             return load_config(folder / "config.json")
         except ConfigError as error:  # missing or not supported: by its safetensors files
             return stored_model(folder, str(error))
-    if name not in names:
-        alike = sorted(
-            (known for known in names if known.startswith(SMALL) == name.startswith(SMALL)), key=len
-        )
-        hint = (
-            did_you_mean(name.rpartition("/")[2], alike, 4, 0.5)
-            or "see python -m roofline estimate params --help,"
-        )
-        raise ConfigError(
-            f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json"
-        )
-    data = facts_of(MODEL_FOLDER / f"{name}.toml")
-    keys = ConfigKeys(data["config"], name)
-    config = build_config(data["config"]["model_type"], keys, name, data["source"])
-    return _stored(config, data["config"])
+    hint = did_you_mean(name.rpartition("/")[2], sorted(names, key=len), 4, 0.5)
+    raise ConfigError(
+        f"unknown model {shown_value(name)}: {hint or 'see `estimate params --help`,'} or give "
+        f"--config path/to/config.json, {WAYS}"
+    )
 
 
 def load_config(path: Path) -> ModelConfig:
     """Return the model of a `config.json`; ConfigError if it is unreadable, invalid or
     unsupported.
     """
+    return read_config(values_in(path), str(path))
+
+
+def values_in(path: Path) -> Keys:
+    """Return the keys of a `config.json`; ConfigError if it is unreadable."""
     try:
         values = json.loads(path.read_bytes())  # also Infinity, as in files of Mamba 2
     except OSError as error:
@@ -68,7 +69,7 @@ def load_config(path: Path) -> ModelConfig:
         raise ConfigError(f"{path}: not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a JSON object, got {shown_value(values)}")
-    return read_config(values, str(path))
+    return values
 
 
 def read_config(values: Keys, where: str) -> ModelConfig:
@@ -98,7 +99,7 @@ def _built(values: Keys, where: str) -> ModelConfig:
             return built_config(values, where)
     except ConfigError as error:
         hint = did_you_mean(values["model_type"], FAMILIES)
-        raise ConfigError("; ".join(filter(None, (str(error), hint, WAYS)))) from None
+        raise ConfigError("; ".join(filter(None, (str(error), hint, f"or give {WAYS}")))) from None
 
 
 def _stored(config: ModelConfig, values: Keys) -> ModelConfig:
@@ -142,5 +143,6 @@ def _check_head(classes: object, where: str) -> None:
     if classes and not any(name.endswith(HEADS) for name in classes):
         raise ConfigError(
             f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head; "
-            f"`params` counts it where transformers is installed; {WAYS}"
+            f"`params` counts it where transformers is installed; or give "
+            f"{WAYS}"
         )

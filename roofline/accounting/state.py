@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import NamedTuple
 
-from roofline.accounting.config import ByName, ConfigError, ModelConfig, dense_model
+from roofline.accounting.config import ByName, ConfigError, ModelConfig, model_of_size
 from roofline.accounting.parameters import Weight, weights
 from roofline.accounting.storage import stored_bytes
 
@@ -130,9 +130,9 @@ def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
     size = prod(weight.shape)
     if optimizer in MOMENTS:
         return MOMENTS[optimizer] * moment_bytes * weight.elements
-    if weight.component == "parameters" and optimizer == "adafactor":
-        return 2 * FP32_BYTES * size // FACTORED_WIDTH
     if weight.component == "parameters":
+        if optimizer == "adafactor":
+            return 2 * FP32_BYTES * weight.elements // FACTORED_WIDTH
         allowed = ", ".join((*MOMENTS, "adafactor"))
         raise ConfigError(
             f"the state of {optimizer!r} requires a model; without one choose from {allowed}"
@@ -154,18 +154,9 @@ def bytes_per_param(recipe: Recipe, optimizer: str) -> int | float:
     """Return the bytes of training state per parameter; an integer unless Adafactor adds a
     fraction.
     """
-    total = sum(state_bytes(dense_model(FACTORED_WIDTH), recipe, optimizer).values())
+    total = sum(state_bytes(model_of_size(FACTORED_WIDTH), recipe, optimizer).values())
     whole, rest = divmod(total, FACTORED_WIDTH)
     return total / FACTORED_WIDTH if rest else whole
-
-
-def clipping_bytes(gradient_bytes: int) -> tuple[int, int]:
-    """Return the bytes that the global norm moves, reading gradients, and clipping, reading and
-    writing them.
-
-    Source: torch.nn.utils.clip_grad_norm_, which multiplies even if the norm is below the maximum.
-    """
-    return gradient_bytes, 2 * gradient_bytes
 
 
 def checkpoint_file_bytes(state: Mapping[str, int]) -> int:
@@ -200,6 +191,10 @@ class Sharding:
     def same_weights(self) -> int:
         """Devices with the same weights, except for experts: ZeRO shards over them."""
         return self.data_parallel * self.context_parallel
+
+    @property
+    def devices(self) -> int:
+        return self.same_weights * self.tensor_parallel * self.pipeline_parallel
 
     def replicas_of_experts(self) -> int:
         """Return the number of data-parallel devices that store the same experts."""

@@ -52,6 +52,11 @@ class StepPlan:
     def tokens(self) -> int:
         return self.sequence * self.batch // self.micro_batches
 
+    @property
+    def shared_kernels(self) -> Kernels:
+        """The kernels on one of the tensor-parallel devices."""
+        return replace(self.kernels, tensor_parallel=self.sharding.tensor_parallel)
+
 
 MOMENTS = {
     "forward": "end of the forward pass",
@@ -167,11 +172,15 @@ def step_memory(plan: StepPlan) -> StepMemory:
     """Return the peak memory of a step that retains gradients between steps.
 
     Exact for GPT and Llama blocks on one device, except for temporaries within the layers, which
-    are estimated. For a pipeline it is the larger of the first and the last stage.
+    are estimated. For a pipeline it is the larger of the first and the last stage. Only the state
+    of a model by its number of parameters is known.
 
     Source: `state.state_bytes` and `activations.model_activations`; moments as torch.autograd runs
     a step.
     """
+    if plan.config.parameters:
+        held = state.state_bytes(plan.config, plan.recipe, plan.optimizer, plan.sharding)
+        return StepMemory(held, 0, 0, 0, Moment("optimizer", 0), 0)
     stages = [_Stage(plan, is_last=False).memory()]
     if plan.sharding.pipeline_parallel > 1:
         stages.append(_Stage(plan, is_last=True).memory())
@@ -201,7 +210,7 @@ class _Stage:
         self.recipe = plan.recipe
         self.ways = sharding.tensor_parallel
         self.config = sharding.stage(plan.config)
-        self.kernels = replace(plan.kernels, tensor_parallel=self.ways)
+        self.kernels = plan.shared_kernels
         self.held = state.held_weights(plan.config, sharding, is_last)
         self.trained = self.held if plan.lora is None else state.adapters(self.held, plan.lora)
         self.state = state.state_bytes(

@@ -32,8 +32,8 @@ def after(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints, bool,
     steps = ", ".join(map(str, strides))
     tensor = f"a tensor of {extents or 'one element'} with strides {steps or 'none'}"
     try:
-        shape, view_strides, skipped = _view(operation, shape, strides)
-        if min((*shape, *(view_strides or ())), default=1) < 1:
+        shape, strides, is_copy, skipped = _view(operation, shape, strides)
+        if min((*shape, *strides), default=1) < 1:
             raise ValueError
     except (IndexError, TypeError, ValueError):
         raise ConfigError(
@@ -41,20 +41,15 @@ def after(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints, bool,
             "transpose:0:1, permute:1:0, reshape, reshape:8x4, view:8x4, contiguous, and "
             "indices such as [0] or [:,1]"
         ) from None
-    if view_strides is None and operation.startswith("view"):
+    if is_copy and operation.startswith("view"):
         raise ConfigError(
             f"{operation} of {tensor} is an error in torch; use reshape, which copies"
         )
-    return (
-        shape,
-        dense_strides(shape) if view_strides is None else view_strides,
-        view_strides is None,
-        skipped,
-    )
+    return shape, strides, is_copy, skipped
 
 
-def _view(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints | None, int]:
-    """Return shape and strides after an operation, None if it copies, and the elements skipped."""
+def _view(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints, bool, int]:
+    """Return what `after` does; ValueError, TypeError or IndexError if there is no such view."""
     import numpy as np
     from numpy.lib.stride_tricks import as_strided
 
@@ -63,30 +58,32 @@ def _view(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints | None
     name, _, words = operation.partition(":")
     if operation.startswith("["):
         view = array[(*map(_index, operation.strip("[]").split(",")), ...)]
-        return view.shape, view.strides, view.ctypes.data - array.ctypes.data
+        return view.shape, view.strides, False, view.ctypes.data - array.ctypes.data
     numbers = [int(word) for word in re.split("[:x]", words)] if words else []
     if name in ("transpose", "permute"):
         if name == "permute":
             view = array.transpose(numbers)
         else:
             view = array.swapaxes(*(numbers or (-2, -1)))
-        return view.shape, view.strides, 0
+        return view.shape, view.strides, False, 0
     if name == "contiguous":
-        return shape, strides if array.flags.c_contiguous else None, 0
+        if array.flags.c_contiguous:
+            return shape, strides, False, 0
+        return shape, dense_strides(shape), True, 0
     if name not in ("reshape", "view") or min(numbers, default=1) < -1:
         raise ValueError
     shape = as_strided(array, shape, dense_strides(shape)).reshape(numbers or -1).shape
     try:
         view = array.reshape(shape, copy=False)
     except ValueError:
-        return shape, None, 0
+        return shape, dense_strides(shape), True, 0
     torch_strides: list[int] = []
     following = strides[-1] if strides else 1
     for extent, stride in zip(reversed(shape), reversed(view.strides), strict=True):
         # NumPy defines no stride for an extent of 1.
         torch_strides.append(following if extent == 1 else stride)
         following = torch_strides[-1] * extent
-    return shape, tuple(reversed(torch_strides)), 0
+    return shape, tuple(reversed(torch_strides)), False, 0
 
 
 def _index(text: str) -> int | slice:

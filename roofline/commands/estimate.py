@@ -182,6 +182,8 @@ def _swept(words: Sequence[str]) -> str:
     table = Table(
         rows=lambda: sweep.rows,
         document=lambda: {"rows": sweep.rows},
-        draw=lambda console: print_rows(console, sweep.rows, sweep.columns),
+        draw=lambda console: print_rows(
+            console, sweep.rows, {key: key.replace("_", " ") for key in sweep.columns}
+        ),
     )
     return table.render(options.format)

@@ -88,8 +88,6 @@ class Answer:
     assumptions: Sequence[str]
     rows: Sequence[Row] = field(default_factory=tuple)
     """One per machine and dtype."""
-    rows_key: str = "rows"
-    """Name of `rows` in JSON; `steps` replaces the arithmetic."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Printed keys of `rows`, with their titles."""
     worked: str = ""
@@ -107,22 +105,18 @@ class Answer:
 
     def table_rows(self) -> list[Row]:
         """Return the rows with the same keys, or the steps if there are none."""
-        rows = list(self.rows) or [step._asdict() for step in self.steps]
-        names: Row = {}
-        for row in rows:
-            names |= dict.fromkeys(row)
-        return [names | row for row in rows]
+        return filled(self.rows or [step._asdict() for step in self.steps])
 
     def to_dict(self) -> Row:
         """Return the JSON object."""
         document = dict(self.values)
         if self.rows:
-            document[self.rows_key] = list(map(dict, self.rows))
+            document["rows"] = list(map(dict, self.rows))
         document["formula"] = self.formula
         document["source"] = self.source
         document["assumptions"] = list(self.assumptions)
         document["warnings"] = list(self.warnings)
-        document.setdefault("steps", [step._asdict() for step in self.steps])
+        document["steps"] = [step._asdict() for step in self.steps]
         return document
 
     def __repr__(self) -> str:
@@ -130,6 +124,14 @@ class Answer:
 
     def _repr_html_(self) -> str:
         return html_of(lambda page: print_answer(page, self))
+
+
+def filled(rows: Sequence[Row]) -> list[Row]:
+    """Return rows with the same keys."""
+    names: Row = {}
+    for row in rows:
+        names |= dict.fromkeys(row)
+    return [names | row for row in rows]
 
 
 def by_machine(rows: Sequence[Row], **shared: Any) -> Row:
@@ -182,12 +184,7 @@ def print_answer(console: Console, answer: Answer) -> None:
         paragraph("=> ", ", ".join(main))
         print_lines(console, "")
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):
-        columns = []
-        for index, (key, title) in enumerate(answer.columns.items()):
-            cells = _cells(answer.rows, key)
-            below = max(0, index - 1)  # the later columns hold the result
-            columns.append(Column(title, cells, "right" if index else "left", leaves=below))
-        print_grid(console, columns)
+        print_rows(console, answer.rows, answer.columns)
         print_lines(console, "")
     if answer.steps:
         if answer.worked:
@@ -200,13 +197,14 @@ def print_answer(console: Console, answer: Answer) -> None:
         paragraph("- ", note)
 
 
-def _cells(rows: Sequence[Row], key: str) -> list[str]:
-    return [one_line(cell(key, row.get(key)), MAX_CELL_LETTERS) for row in rows]
-
-
-def print_rows(console: Console, rows: Sequence[Row], keys: Sequence[str]) -> None:
-    columns = [Column(key.replace("_", " "), _cells(rows, key), "right") for key in keys]
-    print_grid(console, columns)
+def print_rows(console: Console, rows: Sequence[Row], columns: Mapping[str, str]) -> None:
+    grid = []
+    for index, (key, title) in enumerate(columns.items()):
+        cells = [one_line(cell(key, row.get(key)), MAX_CELL_LETTERS) for row in rows]
+        is_name = index == 0 and isinstance(rows[0].get(key), str)
+        below = max(0, index - 1)  # the later columns hold the result
+        grid.append(Column(title, cells, "left" if is_name else "right", leaves=below))
+    print_grid(console, grid)
 
 
 def _print_steps(console: Console, steps: Sequence[Step]) -> None:

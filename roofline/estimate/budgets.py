@@ -5,43 +5,37 @@ model.
 from __future__ import annotations
 
 from math import ceil
-from typing import Annotated, NamedTuple, Unpack
+from typing import Annotated, Unpack
 
-from results.show.terminal import say
 from results.show.units import count, number, quantity
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import (
     CONVENTIONS,
     DEFAULT_CONVENTION,
+    FlopCount,
     convention_of,
     train_flops,
 )
-from roofline.accounting.machines import PUBLISHED_MFU, memory_of, mfu_of
+from roofline.accounting.machines import PUBLISHED_MFU, memory_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import OPTIMIZERS, RECIPES, bytes_per_param, state_bytes
 from roofline.estimate import scaling
 from roofline.estimate.answer import Answer, Row, by_machine, steps_of
-from roofline.estimate.layout import (
-    LAYOUT,
-    SECONDS_PER_DAY,
-    Shared,
-    predicted,
-    step_plan,
-)
+from roofline.estimate.fitting import fit_row, fit_warnings
+from roofline.estimate.layout import SECONDS_PER_DAY, predicted, step_plan
 from roofline.estimate.models import (
+    ZERO_3,
     Convention,
     Optimizer,
     Recipe,
-    clipping_row,
-    fit_row,
-    memory_warnings,
-    upkeep,
 )
 from roofline.estimate.options import (
-    Computing,
-    Machines,
-    Options,
-    Serving,
+    LAYOUT,
+    Held,
+    Needed,
+    Running,
+    Stepping,
+    Training,
     Uses,
     machines_of,
     model_of,
@@ -49,7 +43,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Prices, Share, Size, Whole, question
+from roofline.estimate.question import Model, Number, Whole, question
 from roofline.model import mfu as share_of
 
 TRAINED = {"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "mfu": "MFU"}
@@ -79,7 +73,8 @@ headroom | {memory_bytes:bytes} - {state_each:bytes}, for activations | {headroo
 )
 
 MFU_STEPS = """\
-tokens/s | {counted} | {tokens_per_s:number}
+tokens/s | {batch} x {sequence} / {seconds_per_step:number} s | {tokens_per_s:number}
+tokens/s | {tokens:number} / ({days:g} x 86,400) | {tokens_per_s:number}
 FLOPs per token | {convention}: {arithmetic} | {flops_per_token:number}
 speed | {flops_per_token:number} x {tokens_per_s:number} | {flops_per_s:number}
 MFU | {flops_per_s:number} / ({gpus:,} x {use.peak:number} FLOP/s) | {mfu_percent:.2f} %
@@ -111,40 +106,12 @@ fitted loss | {fitted} | {fitted_loss:.3f} nats per token
 """
 
 
-def _training_uses(options: Options, mfu: float | None, memory: float | None = None) -> Uses:
-    """Return machines with their MFU, and notes; stderr reports an MFU assumed for a measured
-    run.
-    """
-    found = uses_of(options, memory)
-    trained = Uses([], [])
-    for use in found.uses:
-        share, origin = mfu_of(use.machine, use.dtype, mfu)
-        if use.machine.run and mfu is None and use.dtype not in use.machine.mfu:
-            say(f"note: {origin}")
-        trained.uses.append(use._replace(mfu=share))
-        if origin not in trained.notes:
-            trained.notes.append(origin)
-    trained.notes.extend(found.notes)
-    return trained
-
-
-class _RunFlops(NamedTuple):
-    """FLOPs of a training run per token."""
-
-    per_token: float
-    arithmetic: str
-    notes: list[str]
-
-
-def _run_flops(config: ModelConfig, sequence: int, convention: str) -> _RunFlops:
-    counts = train_flops(config, sequence, convention=convention_of(config, convention))
+def _notes_on_flops(config: ModelConfig, sequence: int, counts: FlopCount) -> list[str]:
     if config.parameters:
-        note = "6 N D excludes attention scores; N counts the parameters used by a token"
-        return _RunFlops(counts.per_token, f"6 x {number(config.parameters)}", [note])
+        return ["6 N D excludes attention scores; N counts the parameters used by a token"]
     note = f"convention '{counts.convention.name}': {counts.convention.formula}"
     note += f"; sequences of {sequence} tokens"
-    notes = [note, *config.notes_on(sequence)]
-    return _RunFlops(counts.per_token, f"({counts.arithmetic})", notes)
+    return [note, *config.notes_on(sequence)]
 
 
 @question
@@ -152,24 +119,19 @@ def train(
     tokens: Number | None = None,
     days: Number | None = None,
     model: Model = None,
-    params: Number | None = None,
     sequence: Whole = 2048,
     convention: Convention = DEFAULT_CONVENTION,
     recipe: Recipe = "bf16-master",
     optimizer: Optimizer = "adamw",
-    disk: Size | None = None,
     gpus: Whole = 1,
-    price: Prices | None = None,
-    mfu: Share | None = None,
     carbon: Number | None = None,
-    **options: Unpack[Shared],
+    **options: Unpack[Stepping],
 ) -> Answer:
     """Duration, price and needs of a training run, or its tokens.
 
     With a layout, it is the time of a step.
     """
-    config = model_of(model, options, params)
-    priced = {**options, "price": price}
+    config = model_of(model, options)
     if tokens and days:
         raise ConfigError(
             "--tokens and --days are mutually exclusive; `python -m roofline estimate gpus` takes "
@@ -180,20 +142,18 @@ def train(
             raise ConfigError(
                 "--params: expected --tokens or --days, and no layout; a step needs layers"
             )
-        if disk or days or carbon or convention != DEFAULT_CONVENTION:
+        if days or carbon or convention != DEFAULT_CONVENTION:
             raise ConfigError(
-                "with a layout, the answer is the time of a step; remove --convention, --days, "
-                "--carbon or --disk"
+                "with a layout, the answer is the time of a step; remove --convention, --days or "
+                "--carbon"
             )
         sharding = sharding_of(gpus, options, recipe)
         plan = step_plan(config, recipe, optimizer, sequence, sharding, options)
-        return predicted(plan, tokens, mfu, priced)
-    uses = _training_uses(priced, mfu)
-    run = _run_flops(config, sequence, convention)
-    state = state_bytes(config, RECIPES[recipe], optimizer)
-    whole_state = sum(state.values())
+        return predicted(plan, tokens, options)
+    uses = uses_of(options, trains=True)
+    run = train_flops(config, sequence, convention=convention_of(config, convention))
+    whole_state = sum(state_bytes(config, RECIPES[recipe], optimizer).values())
     state_each = -(-whole_state // gpus)
-    gradients_each = -(-state["gradients"] // gpus)
     rows = []
     for use in uses.uses:
         trained = tokens or (days or 0) * SECONDS_PER_DAY * use.speed(gpus) / run.per_token
@@ -206,21 +166,20 @@ def train(
             if row["energy_j"] is None:
                 raise ConfigError(f"--carbon: the power of {use.machine.slug} is unknown")
             row["co2_t"] = row["energy_j"] / 3.6e9 * carbon / 1000
-        row |= {"tokens": trained} | clipping_row(gradients_each, use.machine)
-        if use.machine.usable_memory_bytes is not None:
-            row |= fit_row(use.machine, state_each, -(-whole_state // memory_of(use.machine)))
-        rows.append(row)
+        row["tokens"] = trained
+        memory_bytes = use.machine.usable_memory_bytes
+        needed = -(-whole_state // memory_bytes) if memory_bytes else None
+        rows.append(row | fit_row(use.machine, state_each, needed))
     row = rows[0]
     use = uses.uses[0]
     flops = row["flops"]
     trained = row["tokens"]
     landmark = scaling.landmark_of(flops)
-    facts: Row = dict.fromkeys(("headroom_bytes", "memory_bytes", "co2_t")) | row
     steps = steps_of(
         TRAIN_STEPS,
-        **facts,
+        **{"co2_t": None, **row},
         use=use,
-        counted=f"{run.arithmetic} x {number(trained)}",
+        counted=f"({run.arithmetic}) x {number(trained)}",
         speed=use.speed(gpus),
         price_per_hour=use.price,
         energy_mwh=row["energy_j"] and row["energy_j"] / 3.6e9,
@@ -230,26 +189,25 @@ def train(
         state_bytes=whole_state,
         state_each=state_each,
     )
-    upkept, upkeep_steps = upkeep(gradients_each, state, disk, row)
     active = count_parameters(config).active
     columns = {**TRAINED, "tokens": "tokens", "days": "days", "device_hours": "device hours"}
-    if price:
+    if "price" in options:
         columns["price"] = "price"
     if carbon:
         columns["co2_t"] = "t of CO2"
     sharing = (
-        f"state ({recipe}, {optimizer}: {OPTIMIZERS[optimizer]}) and clipping are sharded "
-        f"evenly (ZeRO 3)"
+        f"state ({recipe}, {optimizer}: {OPTIMIZERS[optimizer]}) is sharded evenly (ZeRO 3); "
+        f"`memory` has the size of a checkpoint"
     )
     return Answer(
         main=("tokens" if days else "days", "device_hours", "price", "co2_t"),
         title=f"Training time on {count(gpus, 'device')}",
-        warnings=memory_warnings([row for row in rows if "fits" in row], state_each),
-        **by_machine(rows, flops=flops, landmark=landmark, state_bytes=state_each, **upkept),
-        steps=[*steps, *upkeep_steps],
+        warnings=fit_warnings(rows, ZERO_3),
+        **by_machine(rows, flops=flops, landmark=landmark, state_bytes=state_each),
+        steps=steps,
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",
         source=f"{uses.source}; {landmark['source']}",
-        assumptions=[*uses.notes, *run.notes, sharing, LEFT_OUT],
+        assumptions=[*uses.notes, *_notes_on_flops(config, sequence, run), sharing, LEFT_OUT],
         columns=columns,
         curve=scaling.size_against_data(
             scaling.six_nd(active, trained), scaling.TOKENS_PER_PARAM, run=(active, trained)
@@ -260,7 +218,6 @@ def train(
 @question
 def mfu(
     model: Model = None,
-    params: Number | None = None,
     sequence: Whole = 2048,
     batch: Whole = 1,
     tokens_per_s: Number | None = None,
@@ -270,7 +227,7 @@ def mfu(
     checkpoint: str = "none",
     convention: Annotated[list[str], tuple(CONVENTIONS)] | None = None,
     gpus: Whole = 1,
-    **options: Unpack[Serving],
+    **options: Unpack[Running],
 ) -> Answer:
     """MFU and HFU of a training run, by one or several conventions."""
     if [tokens_per_s, seconds_per_step, days].count(None) != 2:
@@ -278,16 +235,13 @@ def mfu(
             "expected --tokens-per-s, or --seconds-per-step with --batch and --sequence, or --days "
             "with --tokens; the MFU of a saved run is in `python -m results show RUN`"
         )
-    counted = "as given"
     if seconds_per_step is not None:
         tokens_per_s = batch * sequence / seconds_per_step
-        counted = f"{batch} x {sequence} / {number(seconds_per_step)} s"
     elif days is not None and tokens is not None:
         tokens_per_s = tokens / (days * SECONDS_PER_DAY)
-        counted = f"{number(tokens)} / ({days:g} x 86,400)"
     speed = float(tokens_per_s or 0)
     uses = uses_of(options)
-    config = model_of(model, options, params)
+    config = model_of(model, options)
     notes = ["HFU: flash attention computes its scores twice", f"sequences of {sequence} tokens"]
     if config.parameters:
         notes = ["6 N excludes attention scores"]
@@ -316,7 +270,11 @@ def mfu(
             published=PUBLISHED_MFU,
             **row,
             use=uses.uses[0],
-            counted=counted,
+            batch=batch,
+            sequence=sequence,
+            seconds_per_step=seconds_per_step,
+            tokens=tokens,
+            days=days,
             mfu_percent=100 * row["mfu"],
             hfu_percent=100 * row["hfu"],
         ),
@@ -339,7 +297,6 @@ def mfu(
 @question
 def gpus(
     model: Model = None,
-    params: Number | None = None,
     bytes_per_param: Number | None = None,
     recipe: Recipe | None = None,
     optimizer: Optimizer | None = None,
@@ -347,23 +304,21 @@ def gpus(
     days: Number | None = None,
     sequence: Whole = 2048,
     convention: Convention = DEFAULT_CONVENTION,
-    mfu: Share | None = None,
-    memory: Size | None = None,
-    **options: Unpack[Serving],
+    **options: Unpack[Needed],
 ) -> Answer:
     """Number of devices needed to hold a model, or to train it in time."""
-    uses = uses_of(options, memory) if tokens is None else _training_uses(options, mfu, memory)
+    uses = uses_of(options, trains=tokens is not None)
     each, counted, optimized = _bytes_per_param(bytes_per_param, recipe, optimizer)
-    config = model_of(model, options, params)
+    config = model_of(model, options)
     total = count_parameters(config).total
     state = total * each
     flops = None
     notes = ["the state is sharded evenly (ZeRO 3), with no room for activations", *optimized]
     if tokens is not None:
-        run = _run_flops(config, sequence, convention)
+        run = train_flops(config, sequence, convention=convention_of(config, convention))
         flops = run.per_token * tokens
         notes.append("speed is proportional to the number of devices; MFU includes communication")
-        notes += run.notes
+        notes += _notes_on_flops(config, sequence, run)
     rows = []
     for use in uses.uses:
         row = use.row
@@ -431,19 +386,12 @@ def fit(
     recipe: Recipe | None = None,
     optimizer: Optimizer | None = None,
     gpus: Whole = 1,
-    memory: Size | None = None,
-    **options: Unpack[Machines],
+    **options: Unpack[Held],
 ) -> Answer:
     """Largest model whose state fits in the memory of devices."""
-    machines = machines_of(options, memory)
+    machines = machines_of(options)
     each, counted, optimized = _bytes_per_param(bytes_per_param, recipe, optimizer)
-    notes = [
-        (
-            "upper bound: the state is sharded evenly over all devices (ZeRO 3), with no room for "
-            "activations"
-        ),
-        *optimized,
-    ]
+    notes = ["upper bound: the state is sharded evenly (ZeRO 3), without activations", *optimized]
     rows: list[Row] = []
     for machine in machines:
         memory_bytes = memory_of(machine)
@@ -478,8 +426,7 @@ def chinchilla(
     days: Number | None = None,
     tokens_per_param: Number = scaling.TOKENS_PER_PARAM,
     gpus: Whole = 1,
-    mfu: Share | None = None,
-    **options: Unpack[Computing],
+    **options: Unpack[Training],
 ) -> Answer:
     """Compute-optimal model for a number of FLOPs, or for devices and days."""
     if flops is None and days is None:
@@ -487,32 +434,33 @@ def chinchilla(
     if flops is not None and days is not None:
         raise ConfigError("--flops and a machine with --days are mutually exclusive")
     uses = Uses([], [])
-    sources = [scaling.HOFFMANN]
     rows: list[Row] = []
     facts: Row = {"gpus": gpus, "days": days, "mfu": None, "peak": None}
     if flops is not None:
-        optimum = _optimal_of(flops, tokens_per_param)
-        answer: Row = {"values": optimum}
-        facts |= optimum
         budget = f"{number(flops)} FLOPs"
+        facts |= _optimal_of(flops, tokens_per_param)
+        answer: Row = {"values": _optimal_of(flops, tokens_per_param)}
     elif days is not None:
-        uses = _training_uses(options, mfu)
-        sources.append(uses.source)
+        budget = f"{count(gpus, 'device')} and {days:g} days"
+        uses = uses_of(options, trains=True)
         for use in uses.uses:
             optimum = _optimal_of(use.speed(gpus) * (days * SECONDS_PER_DAY), tokens_per_param)
             rows.append(use.row | {"gpus": gpus, "days": days, "mfu": use.mfu} | optimum)
         answer = by_machine(rows)
         facts |= rows[0] | {"peak": uses.uses[0].peak}
-        budget = f"{count(gpus, 'device')} and {days:g} days"
-    facts["tokens_per_param"] = tokens_per_param
-    facts["flops_of_one"] = scaling.six_nd(1, tokens_per_param)
     return Answer(
         main=("params", "tokens"),
         title=f"Compute-optimal model for {budget}",
         **answer,
-        steps=steps_of(CHINCHILLA_STEPS, fitted=scaling.FITTED_LOSS, **facts),
+        steps=steps_of(
+            CHINCHILLA_STEPS,
+            fitted=scaling.FITTED_LOSS,
+            tokens_per_param=tokens_per_param,
+            flops_of_one=scaling.six_nd(1, tokens_per_param),
+            **facts,
+        ),
         formula="C = 6 N D with D = r N, so N = sqrt(C / (6 r))",
-        source="; ".join(dict.fromkeys(sources)),
+        source="; ".join(filter(None, [scaling.HOFFMANN, uses.source])),
         assumptions=[
             f"{tokens_per_param:g} tokens per parameter; 6 N D excludes attention scores",
             (

@@ -95,9 +95,9 @@ MODEL = "llama-3-8b"
 EXPERTS = 8
 """Of a grouped matmul, with as many tokens each, as in Mixtral 8x7B."""
 
-OPERATIONS = {
-    "relu": elementwise(FLOPS_PER_ELEMENT["relu"], 1),
-    "gelu": elementwise(FLOPS_PER_ELEMENT["gelu"], 1),
+INPUTS = {"relu": 1, "gelu": 1, "silu": 1, "add": 2, "mul": 2, "triad": 2, "swiglu": 2}
+OPERATIONS = {name: elementwise(FLOPS_PER_ELEMENT[name], inputs) for name, inputs in INPUTS.items()}
+OPERATIONS |= {
     "dot": reduction(FLOPS_PER_ELEMENT["dot"], 2),
     "matvec": Operation((8192, 8192), 2, matvec_work),
     "matmul": Operation(
@@ -105,13 +105,8 @@ OPERATIONS = {
         3,
         lambda m, n, k, dtype: matmul_work(m, n, k, dtype, OUT_DTYPES.get(dtype, str(dtype))),
     ),
-    "add": elementwise(FLOPS_PER_ELEMENT["add"], 2),
-    "mul": elementwise(FLOPS_PER_ELEMENT["mul"], 2),
-    "triad": elementwise(FLOPS_PER_ELEMENT["triad"], 2),
     "gelu-tanh": elementwise(FLOPS_PER_ELEMENT["gelu"], 1),
     "bias-gelu": row_operation(FLOPS_PER_ELEMENT["gelu"] + 1, 1, 1, 1),
-    "silu": elementwise(FLOPS_PER_ELEMENT["silu"], 1),
-    "swiglu": elementwise(FLOPS_PER_ELEMENT["swiglu"], 2),
     "residual-add": elementwise(FLOPS_PER_ELEMENT["add"], 2),
     "sum": reduction(FLOPS_PER_ELEMENT["sum"], 1),
     "softmax": row_operation(FLOPS_PER_ELEMENT["softmax"], 1, 0, 1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice, product
 from math import gcd, inf, isqrt
@@ -15,13 +15,14 @@ from roofline.accounting.flops import DEFAULT_CONVENTION, train_flops
 from roofline.accounting.machines import memory_of
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.step_memory import StepPlan
-from roofline.estimate.answer import Answer, Curve, Row, Step, by_machine, steps_of
-from roofline.estimate.models import Optimizer, Recipe
+from roofline.estimate.answer import Answer, Curve, Row, by_machine, steps_of
+from roofline.estimate.fitting import fit_row, fit_warnings
+from roofline.estimate.models import ZERO_3, Optimizer, Recipe, least_devices
 from roofline.estimate.options import (
-    Devices,
-    Machines,
+    Layouts,
+    Linked,
     Options,
-    Serving,
+    Uses,
     machines_of,
     model_of,
     sources_of,
@@ -66,7 +67,8 @@ HIDDEN = (
 
 EXECUTED = "HFU of {:g} while nothing waits (--mfu): recomputation is executed too"
 
-SCALES = 0.9  # of linear speed
+SCALES = 0.9
+"""Fraction of linear speed."""
 
 COLUMNS = {
     "gpu": "GPU",
@@ -79,28 +81,13 @@ COLUMNS = {
     "total_bytes": "memory",
     "sent_bytes": "sent a step",
     "bubble": "bubble",
-    "seconds": "step",
+    "step_seconds": "step",
 }
-
-
-class Shared(Serving, Devices, total=False):
-    """A model, machines, and how they share a training step."""
-
-    batch: Whole
-    micro_batch: Whole
-    checkpoint: str
-    interleave: Whole
-    network: Size
-    node: Whole
-
-
-LAYOUT = Shared.__annotations__.keys() - Serving.__annotations__.keys()
-"""Options of a layout, with which `train` gives the time of a step."""
 
 
 STEPS = """\
 devices | {sharding.data_parallel} data x {sharding.tensor_parallel} tensor x \
-{sharding.pipeline_parallel} pipeline{context_ways} | {layout.devices:,}
+{sharding.pipeline_parallel} pipeline x {sharding.context_parallel} context | {sharding.devices:,}
 memory | ZeRO {sharding.zero}, the fuller device | {layout.total_bytes:bytes}
 compute | FLOPs at {layout.use.peak:number} FLOP/s x {layout.use.mfu:.4g}{moved} | {compute:time}
 tensor | {sent[tensor]:bytes} sent in {sending[tensor]:time}, not hidden | {tensor:time}
@@ -112,7 +99,10 @@ data | {sent[data]:bytes} sent in {sending[data]:time}, not hidden | {data:time}
 pipeline | {sent[pipeline]:bytes} sent in {sending[pipeline]:time}, not hidden | {pipeline:time}
 optimizer | reads and writes its state | {optimizer:time}
 step | sum | {layout.seconds:time}
-communication | waiting for links | {communication:percent}
+communication | waiting for links | {row[communication]:percent}
+published runs | {runs.name}: {runs.least} to {runs.most} times the predicted time | \
+{row[step_range]}
+scales to | 90 % of linear speed | {row[largest_gpus]:devices}
 """
 
 
@@ -126,21 +116,18 @@ def parallel(
     optimizer: Optimizer = "adamw",
     checkpoint: str = "none",
     mfu: Share = 0.5,
-    memory: Size | None = None,
-    network: Size | None = None,
-    node: Whole | None = None,
-    **options: Unpack[Serving],
+    **options: Unpack[Layouts],
 ) -> Answer:
     """Layouts of a training step on devices, the fastest first.
 
     They are those of data, tensor, pipeline, expert and context parallelism, and of ZeRO.
     """
     config = model_of(model, options).with_attention()
-    uses = uses_of(options, memory)
+    uses = uses_of(options)
     how = {"batch": batch, "checkpoint": checkpoint}
     found = []
     for use in uses.uses:
-        links = network_of(use.machine, {**options, "network": network, "node": node})
+        links = network_of(use.machine, options)
         stage = RECIPES[recipe].least_zero
         for sharding in shardings(gpus, config, batch, sequence, stage):
             plan = step_plan(config, recipe, optimizer, sequence, sharding, how)
@@ -160,11 +147,14 @@ def parallel(
         raise ConfigError(
             f"no layout fits: the smallest takes {least} on each of {count(gpus, 'device')}; {ways}"
         )
-    best = fitting[0]
-    rows = [layout.row() for layout in fitting]
-    kind = published_runs(config, sequence, best.network.node_devices)
-    rows[0]["step_range"] = kind.range_of(best.seconds)
-    return Answer(
+    notes = [
+        EXECUTED.format(mfu),
+        f"tensor times context parallelism of at most {NODE_DEVICES}",
+        f"of {len(found)} layouts, the {len(fitting)} fastest that fit are shown",
+    ]
+    answer = step_answer(fitting, None, notes, uses)
+    return replace(
+        answer,
         main=(
             "data_parallel",
             "tensor_parallel",
@@ -172,27 +162,11 @@ def parallel(
             "expert_parallel",
             "context_parallel",
             "zero",
-            "step_range" if kind.is_wide else "seconds",
+            "step_range",
         ),
-        title=f"Layout of {config.name} on {count(gpus, 'device')}: {batch} x {sequence} tokens "
-        f"a step",
-        values=rows[0],
-        rows=rows,
-        worked=f"{best.use.machine.slug}, {best.use.dtype}",
-        steps=_steps(best, rows[0]),
-        formula=FORMULA,
-        source=f"{SOURCE}; {uses.source}; {best.network.source}",
-        assumptions=[
-            EXECUTED.format(mfu),
-            f"micro-batches of one sequence; checkpointing: {checkpoint}",
-            *HIDDEN,
-            f"tensor times context parallelism of at most {NODE_DEVICES}",
-            f"published runs, {kind.name}: {kind.least} to {kind.most} times the predicted time",
-            f"of {len(found)} layouts, the {len(rows)} fastest that fit are shown",
-            *config.notes_on(sequence),
-            *uses.notes,
-        ],
+        values=answer.rows[0],
         columns=COLUMNS,
+        warnings=fit_warnings(answer.rows[:1], ZERO_3),
     )
 
 
@@ -226,28 +200,6 @@ def step_plan(
     )
 
 
-def _steps(layout: Layout, row: Row) -> list[Step]:
-    moved = ""
-    if layout.bandwidth_bytes_per_s < inf:
-        moved = f", activations at {quantity(layout.bandwidth_bytes_per_s, 'B')}/s"
-    sharding = layout.plan.sharding
-    context_ways = ""
-    if sharding.context_parallel > 1:
-        context_ways = f" x {sharding.context_parallel} context"
-    return steps_of(
-        STEPS,
-        **{part: seconds or None for part, seconds in layout.parts.items()},
-        layout=layout,
-        plan=layout.plan,
-        sharding=sharding,
-        context_ways=context_ways,
-        sent=layout.traffic.sent,
-        sending=layout.traffic.sending,
-        communication=row["communication"],
-        moved=moved,
-    )
-
-
 FACTORS = {"all-reduce": "2 (n - 1) / n", "broadcast": "1", "send-recv": "1"}
 
 COLLECTIVE_STEPS = """\
@@ -262,9 +214,7 @@ def collective(
     size: Size = 2**30,
     kind: Annotated[str, OPS] = "all-reduce",
     gpus: Whole = 8,
-    network: Size | None = None,
-    node: Whole | None = None,
-    **options: Unpack[Machines],
+    **options: Unpack[Linked],
 ) -> Answer:
     """Time of a collective on a ring, by the bandwidth of the links."""
     if gpus < 2:
@@ -272,22 +222,23 @@ def collective(
     machines = machines_of(options)
     rows: list[Row] = []
     notes = []
-    derived = []
     for machine in machines:
-        links = network_of(machine, {**options, "network": network, "node": node})
+        links = network_of(machine, options)
         seconds = links.seconds(kind, size, gpus, stride=1)
         sent_bytes = size * bus_factor(kind, gpus)
         row: Row = {"gpu": machine.slug, "kind": kind, "gpus": gpus, "size_bytes": size}
         row |= {"seconds": seconds, "sent_bytes": sent_bytes}
         rows.append(row | {"bandwidth_bytes_per_s": sent_bytes / seconds})
         notes.append(links.source)
-        derived.append(links.derivation(kind, gpus))
     return Answer(
         main=("seconds",),
         title=f"{kind} of {quantity(size, 'B')} on {count(gpus, 'device')}",
         **by_machine(rows),
         steps=steps_of(
-            COLLECTIVE_STEPS, factor=bus_factor(kind, gpus), derived=derived[0], **rows[0]
+            COLLECTIVE_STEPS,
+            factor=bus_factor(kind, gpus),
+            derived=network_of(machines[0], options).derivation(kind, gpus),
+            **rows[0],
         ),
         formula=f"seconds = size x factor / bandwidth; {kind}: factor "
         f"{FACTORS.get(kind, '(n - 1) / n')}",
@@ -314,11 +265,6 @@ class PublishedRuns(NamedTuple):
     least: float
     most: float
 
-    @property
-    def is_wide(self) -> bool:
-        """Whether the answer is a range of times."""
-        return max(self.most, self.most / self.least) > MAX_ERROR
-
     def range_of(self, value: float, write: Callable[[float], str] = duration) -> str:
         return f"{write(self.least * value)} to {write(self.most * value)}"
 
@@ -332,105 +278,79 @@ EXPERTS_IN_RACKS = PublishedRuns("models with experts on GB200 and GB300", 1.58,
 
 LONG_TOKENS = 32768
 RACK_DEVICES = 72
-MAX_ERROR = 1.5
 
 
-def published_runs(config: ModelConfig, sequence: int, node_devices: int) -> PublishedRuns:
-    is_rack = node_devices >= RACK_DEVICES
-    if config.experts:
+def published_runs(layout: Layout) -> PublishedRuns:
+    is_rack = layout.network.node_devices >= RACK_DEVICES
+    if layout.plan.config.experts:
         return EXPERTS_IN_RACKS if is_rack else EXPERTS
-    if sequence >= LONG_TOKENS:
+    if layout.plan.sequence >= LONG_TOKENS:
         return LONG
     return DENSE_IN_RACKS if is_rack else DENSE
 
 
-def predicted(
-    plan: StepPlan,
-    tokens: float | None,
-    mfu: float | None,
-    options: Options,
-) -> Answer:
-    """Return the time of a training step, what its communication costs, and up to how many devices
-    it scales.
-    """
+def predicted(plan: StepPlan, tokens: float | None, options: Options) -> Answer:
+    """Return the time of a training step."""
     uses = uses_of(options)
-    config = plan.config
-    batch = plan.batch * plan.sharding.data_parallel
-    rows: list[Row] = []
     layouts = []
     notes = []
-    warnings = []
     for use in uses.uses:
         bandwidth = None
-        if mfu:
-            share = mfu
-            note = EXECUTED.format(mfu)
+        if "mfu" in options:
+            share = options["mfu"]
+            note = EXECUTED.format(share)
         else:
             share, note = matmul_share(use)
             bandwidth = use.machine.bandwidth(MEASURED_FIRST)
-        layout = Layout(
-            plan,
-            use._replace(mfu=share),
-            network_of(use.machine, options),
-            options.get("interleave", 1),
-            bandwidth.value if bandwidth else inf,
-        )
-        kind = published_runs(config, plan.sequence, layout.network.node_devices)
-        row = layout.row()
-        row["gpus"] = layout.devices
-        row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
-        row["step_seconds"] = seconds_s = row.pop("seconds")
-        row["least_step_seconds"] = kind.least * seconds_s
-        row["most_step_seconds"] = kind.most * seconds_s
-        row["step_range"] = kind.range_of(seconds_s)
-        speed = batch * plan.sequence / layout.seconds
-        speed_each = speed / layout.devices
-        reached = train_flops(config, plan.sequence).per_token * speed_each
-        executed = train_flops(config, plan.sequence, 1, "gemm-causal-half", plan.checkpoint)
-        known = use.machine.peak(use.dtype)
-        peak = known.value if known else use.peak
-        row |= {"tokens_per_s": speed, "flops_per_s": reached, "mfu": share_of(reached, peak)}
-        row["hfu"] = share_of(executed.hardware_flops / executed.tokens * speed_each, peak)
-        far = [devices for devices, linear in scaling(layout).items() if linear >= SCALES]
-        row["largest_gpus"] = max(far)
-        if tokens is not None:
-            seconds = tokens / speed
-            row |= {"seconds": seconds, "days": seconds / SECONDS_PER_DAY}
-            row |= use.cost(layout.devices, seconds)
-            row["device_hours"] = layout.devices * seconds / 3600
-            row["days_range"] = kind.range_of(seconds)
-            row["price_range"] = row["price"] and kind.range_of(row["price"], number)
-        if row["total_bytes"] > (row["memory_bytes"] or inf):
-            total = quantity(row["total_bytes"], "B")
-            warnings.append(f"does not fit: {total} on one {row['gpu']}")
-        rows.append(row)
-        layouts.append(layout)
         notes.append(note)
+        layouts.append(
+            Layout(
+                plan,
+                use._replace(mfu=share),
+                network_of(use.machine, options),
+                options.get("interleave", 1),
+                bandwidth.value if bandwidth else inf,
+            )
+        )
+    return step_answer(layouts, tokens, list(dict.fromkeys(notes)), uses)
+
+
+def step_answer(
+    layouts: Sequence[Layout], tokens: float | None, notes: Sequence[str], uses: Uses
+) -> Answer:
+    """Return the times of layouts, what communication costs in the first one, and up to how many
+    devices it scales.
+    """
+    rows = [_row(layout, tokens) for layout in layouts]
     first = layouts[0]
-    farthest = count(rows[0]["largest_gpus"], "device")
-    main = ["step_seconds", "communication", "mfu", "hfu", "largest_gpus", "days", "price"]
-    kind = published_runs(config, plan.sequence, first.network.node_devices)
-    if kind.is_wide:
-        main = ["step_range", "communication", "largest_gpus", "days_range", "price_range"]
+    plan = first.plan
+    config = plan.config
+    batch = plan.batch * plan.sharding.data_parallel
+    moved = ""
+    if first.bandwidth_bytes_per_s < inf:
+        moved = f", activations at {quantity(first.bandwidth_bytes_per_s, 'B')}/s"
     return Answer(
-        main=main,
+        main=("step_range", "communication", "largest_gpus", "days_range", "price_range"),
         title=f"Training step of {config.name} on {count(first.devices, 'device')}: {batch} x "
         f"{plan.sequence} tokens",
-        warnings=warnings,
+        warnings=fit_warnings(rows, ZERO_3),
         **by_machine(rows),
-        steps=[
-            *_steps(first, rows[0]),
-            Step(
-                "published runs",
-                f"{kind.name}: {kind.least} to {kind.most} times the predicted time",
-                rows[0]["step_range"],
-            ),
-            Step("scales to", f"{100 * SCALES:g} % of linear speed", farthest),
-        ],
+        steps=steps_of(
+            STEPS,
+            **{part: seconds or None for part, seconds in first.parts.items()},
+            layout=first,
+            plan=plan,
+            sharding=plan.sharding,
+            sent=first.traffic.sent,
+            sending=first.traffic.sending,
+            moved=moved,
+            runs=published_runs(first),
+            row=rows[0],
+        ),
         formula=FORMULA,
         source=f"{SOURCE}; {uses.source}; {first.network.source}",
         assumptions=[
-            *dict.fromkeys(notes),
+            *notes,
             f"MFU by convention {DEFAULT_CONVENTION}; HFU by executed FLOPs, waiting included",
             (
                 f"micro-batches of {plan.tokens} tokens; checkpointing: {plan.checkpoint}; flash "
@@ -461,6 +381,40 @@ def predicted(
             "devices", "fraction of linear speed", {config.name: list(scaling(first).items())}
         ),
     )
+
+
+def _row(layout: Layout, tokens: float | None) -> Row:
+    """Return the time, speed and memory of a step, and the time and price of all tokens."""
+    plan = layout.plan
+    use = layout.use
+    runs = published_runs(layout)
+    step_seconds = layout.seconds
+    row = layout.row()
+    row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
+    row["step_seconds"] = step_seconds
+    row["least_step_seconds"] = runs.least * step_seconds
+    row["most_step_seconds"] = runs.most * step_seconds
+    row["step_range"] = runs.range_of(step_seconds)
+    speed = plan.batch * plan.sharding.data_parallel * plan.sequence / step_seconds
+    speed_each = speed / layout.devices
+    reached = train_flops(plan.config, plan.sequence).per_token * speed_each
+    executed = train_flops(plan.config, plan.sequence, 1, "gemm-causal-half", plan.checkpoint)
+    known = use.machine.peak(use.dtype)
+    peak = known.value if known else use.peak
+    row |= {"tokens_per_s": speed, "flops_per_s": reached, "mfu": share_of(reached, peak)}
+    row["hfu"] = share_of(executed.hardware_flops / executed.tokens * speed_each, peak)
+    far = [devices for devices, linear in scaling(layout).items() if linear >= SCALES]
+    row["largest_gpus"] = max(far)
+    if tokens is not None:
+        seconds = tokens / speed
+        row |= {"seconds": seconds, "days": seconds / SECONDS_PER_DAY}
+        row |= use.cost(layout.devices, seconds)
+        row["device_hours"] = layout.devices * seconds / 3600
+        row["days_range"] = runs.range_of(seconds)
+        row["price_range"] = row["price"] and runs.range_of(row["price"], number)
+    memory_bytes = use.machine.usable_memory_bytes
+    needed = least_devices(plan, memory_bytes) if memory_bytes else None
+    return row | fit_row(use.machine, layout.total_bytes, needed)
 
 
 def scaling(layout: Layout) -> dict[int, float]:

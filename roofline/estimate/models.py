@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Unpack
 
-from results.show.units import count, duration, number, quantity
+from results.show.units import count, number, quantity
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, torch_kernels
-from roofline.accounting.built import composed_parameters, whole_model
+from roofline.accounting.built import whole_model
 from roofline.accounting.config import ConfigError
 from roofline.accounting.flops import (
     CONVENTIONS,
@@ -21,19 +19,21 @@ from roofline.accounting.flops import (
 )
 from roofline.accounting.machines import memory_of, why_not
 from roofline.accounting.parameters import count_parameters, weights
+from roofline.accounting.presets import values_in
 from roofline.accounting.state import (
     OPTIMIZERS,
     RECIPES,
     Lora,
     checkpoint_file_bytes,
-    clipping_bytes,
     state_bytes,
 )
 from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
 from roofline.accounting.storage import storage_note
 from roofline.estimate.answer import Answer, Row, Step, steps_of
+from roofline.estimate.fitting import fewest_devices, fit_row, fit_warnings
 from roofline.estimate.options import (
     Dimensions,
+    Routed,
     Sharded,
     Stored,
     machines_of,
@@ -42,7 +42,7 @@ from roofline.estimate.options import (
 )
 from roofline.estimate.question import Model, Names, Number, Size, Whole, question
 from roofline.estimate.scaling import LANDMARK_STEP, landmark_of
-from roofline.machine import MEASURED_FIRST, Machine
+from roofline.machine import MEASURED_FIRST
 
 Attention = Annotated[str, ("flash", "unfused")]
 Convention = Annotated[str, tuple(CONVENTIONS)]
@@ -61,17 +61,28 @@ forward pass | {counts.tokens:,} tokens | {counts.forward_flops:count}
 backward pass | {ways:number} x forward, without recomputation | {counts.backward_flops:count}
 model FLOPs per step | {counts.tokens:,} tokens | {counts.model_flops:count}
 per token | {counts.model_flops:number} / {counts.tokens:,} | {counts.per_token:count}
+hardware FLOPs per step | used for HFU; model FLOPs are used for MFU | {counts.hardware_flops:count}
 """
 
-RUN = {"run": "per_step", "run_forward": "forward_flops", "run_backward": "backward_flops"}
-"""FLOPs of a step by the name of the same FLOPs of a run."""
+RUN_STEPS = """\
+run | {counts.per_token:number} per token x {tokens:number} tokens | {run_flops:number}
+run forward | {share:.4g} of them | {run_forward_flops:number}
+run backward | the others | {run_backward_flops:number}
+"""
 
-UPKEEP = (
-    ("gradient norm", "gradients of a device, read once", "gradient_norm"),
-    ("clipping", "gradients of a device, read and written", "clip"),
-    ("checkpoint file", "weights and optimizer state of the whole model", "checkpoint_file"),
-)
-"""Label and arithmetic of a step, and the first part of the keys of its bytes and seconds."""
+MEMORY_STEPS = """\
+all state | weights, gradients, optimizer | {all_state:bytes}
+all activations | micro-batch {batch} x {sequence}, inputs and temporaries | \
+{activation_bytes:bytes}
+total | {total_bytes:,} bytes | {total_bytes:bytes}
+gradient norm | gradients of a device, read once | {gradient_norm_bytes:bytes}
+norm in time | {gradient_norm_bytes:bytes} at the memory bandwidth | {gradient_norm_seconds:time}
+clipping | gradients of a device, read and written | {clip_bytes:bytes}
+clipping in time | {clip_bytes:bytes} at the memory bandwidth | {clip_seconds:time}
+checkpoint file | weights and optimizer state of the whole model | {checkpoint_file_bytes:bytes}
+writing it | {checkpoint_file_bytes:bytes} / {disk:bytes} a second | {checkpoint_file_seconds:time}
+"""
+"""Source of clipping: torch.nn.utils.clip_grad_norm_, which also multiplies below the maximum."""
 
 FIT_COLUMNS = {
     "gpu": "GPU",
@@ -88,11 +99,6 @@ KEPT = {
 }
 """What selective checkpointing keeps, with flash attention or without."""
 
-MIN_HEADROOM = 0.1
-"""Warn below this fraction of the memory: CUDA context, workspaces and fragmentation are not
-estimated.
-"""
-
 
 @question
 def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
@@ -101,10 +107,10 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
         config = model_of(model, options)
     except ConfigError:
         path = Path(options.get("config") or Path(str(model)) / "config.json")
-        whole_config = whole_model(path)
-        if whole_config is None:
+        whole = whole_model(values_in(path), str(path)) if path.is_file() else None
+        if whole is None:
             raise
-        config = whole_config
+        config = whole
     counts = count_parameters(config)
     steps = []
     for weight in weights(config):
@@ -129,14 +135,14 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
     total = counts.total
     warnings = []
     if config.composed:
-        whole = composed_parameters(config.composed)
+        whole = whole_model(config.composed, config.name)
         of_text = config.assumptions[0]
         notes.remove(of_text)
         if whole is None:
             warnings.append(of_text)
         else:
-            total = whole
-            parts = {"language_model": counts.total, "encoders": whole - counts.total}
+            total = whole.parameters
+            parts = {"language_model": counts.total, "encoders": total - counts.total}
             what = "of images, audio and their projections, as transformers builds them"
             steps.append(Step("encoders", what, count(parts["encoders"]), parts["encoders"]))
             main = ["total", *parts, *main[1:]]
@@ -161,7 +167,6 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
 @question
 def flops(
     model: Model = None,
-    params: Number | None = None,
     sequence: Whole = 2048,
     batch: Whole = 1,
     tokens: Number | None = None,
@@ -170,12 +175,12 @@ def flops(
     frozen: bool = False,
     document: Whole | None = None,
     checkpoint: str = "none",
-    **options: Unpack[Dimensions],
+    **options: Unpack[Routed],
 ) -> Answer:
     """FLOPs of a training step by component: those of the model, and those executed; with tokens,
     of the whole run.
     """
-    config = model_of(model, options, params)
+    config = model_of(model, options)
     is_flash = attention == "flash"
     counted_by = convention_of(config, convention)
     counts = train_flops(
@@ -195,7 +200,7 @@ def flops(
         ),
         f"{kernel}; recomputation: {checkpoint}",
     ]
-    if params is not None:
+    if config.parameters:
         notes = ["6 N excludes attention scores; N counts the parameters used by a token"]
     values: Row = {
         "per_token": counts.per_token,
@@ -220,28 +225,26 @@ def flops(
     for name, amount in counts.components.items():
         terms = [f"{number(part[name])} {kind}" for kind, part in kinds.items() if part.get(name)]
         steps.append(Step(name.replace("_", " "), " + ".join(terms), count(amount), amount))
-    ways = counts.backward_flops / counts.forward_flops
-    steps += steps_of(FLOPS_STEPS, counts=counts, ways=ways)
     for name, amount in counts.recomputed.items():
         label = f"recomputed: {name.replace('_', ' ')}"
         steps.append(Step(label, "in the backward pass", count(amount)))
-    used = "used for HFU; model FLOPs are used for MFU"
-    steps.append(Step("hardware FLOPs per step", used, count(counts.hardware_flops)))
+    ways = counts.backward_flops / counts.forward_flops
+    steps += steps_of(FLOPS_STEPS, counts=counts, ways=ways)
     if tokens is not None:
-        run: Row = {"tokens": tokens}
-        for name, key in RUN.items():
-            flops_of_run = values[key] * tokens / counts.tokens
-            run[f"{name}_flops"] = flops_of_run
-            per_token = f"{number(values[key] / counts.tokens)} per token"
-            arithmetic = f"{per_token} x {number(tokens)} tokens"
-            steps.append(Step(name.replace("_", " "), arithmetic, number(flops_of_run)))
-        main = list(run)[1:]
+        run: Row = {
+            "run_flops": counts.model_flops * tokens / counts.tokens,
+            "run_forward_flops": counts.forward_flops * tokens / counts.tokens,
+            "run_backward_flops": counts.backward_flops * tokens / counts.tokens,
+        }
+        share = counts.forward_flops / counts.model_flops
+        steps += steps_of(RUN_STEPS, counts=counts, tokens=tokens, share=share, **run)
+        main = list(run)
         subject = f"training {config.name} on {number(tokens)} tokens"
         landmark = landmark_of(run["run_flops"])
         if landmark["ratio"] > 1e-3:
             sources.append(landmark["source"])
             steps += steps_of(LANDMARK_STEP, run_flops=run["run_flops"], landmark=landmark)
-        values |= {**run, "landmark": landmark}
+        values |= {"tokens": tokens, **run, "landmark": landmark}
     return Answer(
         main=main,
         title=f"FLOPs of {subject}",
@@ -256,7 +259,6 @@ def flops(
 @question
 def memory(
     model: Model = None,
-    params: Number | None = None,
     sequence: Whole = 2048,
     batch: Whole = 1,
     attention: Attention = "flash",
@@ -272,15 +274,12 @@ def memory(
     weight_dtype: Stored | None = None,
     dropout: bool = False,
     disk: Size | None = None,
-    memory: Size | None = None,
     **options: Unpack[Sharded],
 ) -> Answer:
     """Training memory of one device by component, and whether it fits."""
-    config = model_of(model, options, params)
+    config = model_of(model, options)
     precision = RECIPES[recipe]
-    machines: list[Machine] = []
-    if memory is not None or "gpu" in options or "measured" in options:
-        machines = machines_of(options, memory)
+    machines = machines_of(options, is_needed=False)
     device = "cpu" if kernels == "cpu" else "cuda"
     saved = torch_kernels(config, precision, device, kernels == "eager")
     saved = replace(
@@ -308,10 +307,10 @@ def memory(
     main = ["total_bytes"]
     subject = "State"
     sources = [precision.source, OPTIMIZERS[optimizer]]
-    step = None if config.parameters else step_memory(plan)
-    if step:
-        parts = step.parts()
-        state = sum(step.state.values())
+    step = step_memory(plan)
+    parts = step.parts()
+    state = sum(step.state.values())
+    if not config.parameters:
         main += ["state_bytes", "activation_bytes"]
         subject = "Memory"
         formula = (
@@ -325,8 +324,6 @@ def memory(
             if machine.entries and machine.peak(dtype, MEASURED_FIRST) is None:
                 notes.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")
     else:
-        parts = state_bytes(config, precision, optimizer, plan.sharding)
-        state = sum(parts.values())
         formula = (
             "N x bytes per parameter of the recipe; ZeRO shards optimizer state, gradients and "
             "weights"
@@ -336,42 +333,52 @@ def memory(
             f"ZeRO {sharding.zero} over {sharding.data_parallel}",
             "activations depend on the model and are not included",
         ]
-    total = sum(parts.values())
+    total = step.total
     others = total - state
+    norm_bytes = parts.get("gradients", 0)
+    file_bytes = checkpoint_file_bytes(whole_state)
     values: Row = {"zero": plan.sharding.zero, "total_bytes": total}
     values |= {"components": parts, "state_bytes": state}
+    values |= {"gradient_norm_bytes": norm_bytes, "clip_bytes": 2 * norm_bytes}
+    values |= {"checkpoint_file_bytes": file_bytes}
+    values["checkpoint_file_seconds"] = disk and file_bytes / disk
     steps = []
     for name, part in parts.items():
         if part:
             portion = f"{100 * part / total:.1f} %"
             steps.append(Step(name.replace("_", " "), portion, quantity(part, "B"), part))
-    if step:
+    if not config.parameters:
         values |= {
             "activation_bytes": others,
             "sequences_per_step": plan.batch * sharding.data_parallel,
         }
         values["moment"] = step.moment.name
-        detail = f"micro-batch {batch} x {sequence}, inputs and temporaries"
-        steps.append(Step("all state", "weights, gradients, optimizer", quantity(state, "B")))
-        steps.append(Step("all activations", detail, quantity(others, "B")))
-    steps.append(Step("total", f"{total:,} bytes", quantity(total, "B")))
-    gradient_bytes = parts.get("gradients", 0)
     rows = []
     for machine in machines:
-        row = fit_row(machine, total, _least_devices(plan, memory_of(machine)))
-        rows.append(row | clipping_row(gradient_bytes, machine))
-    upkept, upkeep_steps = upkeep(gradient_bytes, whole_state, disk, rows[0] if rows else {})
+        row: Row = {"gpu": machine.slug, "gradient_norm_seconds": None, "clip_seconds": None}
+        row |= fit_row(machine, total, least_devices(plan, memory_of(machine)))
+        bandwidth = machine.bandwidth(MEASURED_FIRST)
+        if bandwidth:
+            row["gradient_norm_seconds"] = norm_bytes / bandwidth.value
+            row["clip_seconds"] = 2 * norm_bytes / bandwidth.value
+        rows.append(row)
+    unknown = dict.fromkeys(("gradient_norm_seconds", "clip_seconds", "activation_bytes"))
+    facts = unknown | values | (rows[0] if rows else {})
+    facts["all_state"] = values.get("activation_bytes") and state
     return Answer(
         main=main,
         title=f"{subject} of training {config.name} on one device: {recipe}, {optimizer}",
-        values=values | upkept,
-        steps=[*steps, *upkeep_steps],
+        values=values,
+        steps=[
+            *steps,
+            *steps_of(MEMORY_STEPS, batch=batch, sequence=sequence, disk=disk, **facts),
+        ],
         formula=formula,
         source="; ".join(sources),
         assumptions=notes,
         rows=rows,
         columns=FIT_COLUMNS,
-        warnings=memory_warnings(rows, total),
+        warnings=fit_warnings(rows, ZERO_3),
     )
 
 
@@ -406,114 +413,46 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
             "fragmentation of the allocator"
         ),
     ]
-    if plan.checkpoint == "selective":
-        notes.append(KEPT[saved.is_flash])
-    if sharding.pipeline_parallel > 1:
-        notes.append(
-            f"the larger of first and last stage of {sharding.pipeline_parallel}, with a 1F1B "
-            f"schedule"
-        )
-    if sharding.expert_parallel > 1:
-        ways = sharding.expert_parallel
-        notes.append(f"each of {ways} data-parallel devices stores 1/{ways} of the experts")
-    if plan.lora:
-        notes.append("approximate: activations of adapters are left out; the base model is frozen")
-        if plan.lora.weight_dtype:
-            notes.append(storage_note(plan.lora.weight_dtype))
-    if is_eager and config.family not in EAGER_MEASURED:
-        notes.append(f"approximate: eager kernels were validated for {', '.join(EAGER_MEASURED)}")
-    if config.experts:
-        notes.append(
-            "approximate: experts have an even load, and store their gathered inputs and outputs"
-        )
-    if config.latent:
-        notes.append(
-            "approximate: latent attention stores expanded keys and values, and its low-rank "
-            "inputs twice"
-        )
+    if plan.lora and plan.lora.weight_dtype:
+        notes.append(storage_note(plan.lora.weight_dtype))
+    stages = sharding.pipeline_parallel
+    ways = sharding.expert_parallel
+    others = [
+        (plan.checkpoint == "selective", KEPT[saved.is_flash]),
+        (stages > 1, f"the larger of first and last stage of {stages}, with a 1F1B schedule"),
+        (ways > 1, f"each of {ways} data-parallel devices stores 1/{ways} of the experts"),
+        (plan.lora, "approximate: activations of adapters are left out; the base model is frozen"),
+        (
+            is_eager and config.family not in EAGER_MEASURED,
+            f"approximate: eager kernels were validated for {', '.join(EAGER_MEASURED)}",
+        ),
+        (
+            config.experts,
+            "approximate: experts have an even load, and store their gathered inputs and outputs",
+        ),
+        (
+            config.latent,
+            (
+                "approximate: latent attention stores expanded keys and values, and its low-rank "
+                "inputs twice"
+            ),
+        ),
+    ]
+    notes += [note for holds, note in others if holds]
     return [*notes, *config.notes_on(plan.sequence)]
 
 
-MAX_DEVICES = 10**6
+ZERO_3 = "with ZeRO 3"
 
 
-def _least_devices(plan: StepPlan, memory_bytes: int) -> int | None:
+def least_devices(plan: StepPlan, memory_bytes: int) -> int | None:
     """Return the fewest devices on which the step fits with ZeRO 3, None if it never does."""
     ways = plan.sharding
 
     def fits(groups: int) -> bool:
         shared = replace(ways, zero=3, data_parallel=groups * ways.expert_parallel)
-        if plan.config.parameters:
-            parts = state_bytes(plan.config, plan.recipe, plan.optimizer, shared)
-        else:
-            parts = step_memory(replace(plan, sharding=shared)).parts()
-        return sum(parts.values()) <= memory_bytes
+        return step_memory(replace(plan, sharding=shared)).total <= memory_bytes
 
-    groups = bisect_left(range(MAX_DEVICES), True, lo=1, key=fits)
-    each = ways.expert_parallel * ways.tensor_parallel * ways.pipeline_parallel
-    each *= ways.context_parallel
-    return None if groups == MAX_DEVICES else groups * each
-
-
-def fit_row(machine: Machine, total: int, devices: int | None) -> Row:
-    memory_bytes = memory_of(machine)
-    return {
-        "gpu": machine.slug,
-        "memory_bytes": memory_bytes,
-        "used": total / memory_bytes,
-        "headroom_bytes": memory_bytes - total,
-        "fits": total <= memory_bytes,
-        "gpus_needed": devices,
-    }
-
-
-def memory_warnings(rows: Sequence[Row], total: int) -> list[str]:
-    lines = []
-    for row in rows:
-        device = f"{row['gpu']} with {quantity(row['memory_bytes'], 'B')}"
-        share = row["headroom_bytes"] / row["memory_bytes"]
-        needed = row["gpus_needed"]
-        if 0 <= share < MIN_HEADROOM:
-            lines.append(
-                f"only {100 * share:.1f} % of {device} is left for workspaces and fragmentation"
-            )
-        elif share < 0:
-            shared = "even the activations do not fit"
-            if needed is not None:
-                shared = f"at least {needed:,} devices are needed with ZeRO 3"
-            lines.append(f"does not fit: {quantity(total, 'B')} on one {device}; {shared}")
-    return lines
-
-
-def clipping_row(gradient_bytes: int, machine: Machine) -> Row:
-    """Return the minimum seconds of norm and clipping at the memory bandwidth; None if it is
-    unknown.
-    """
-    row: Row = {"gradient_norm_seconds": None, "clip_seconds": None}
-    bandwidth = machine.bandwidth(MEASURED_FIRST)
-    if bandwidth:
-        for key, moved in zip(row, clipping_bytes(gradient_bytes), strict=True):
-            row[key] = moved / bandwidth.value
-    return row
-
-
-def upkeep(
-    gradient_bytes: int, state: Mapping[str, int], disk: float | None, times: Row
-) -> tuple[Row, list[Step]]:
-    """Return values and steps of clipping on one device, with the times of `clipping_row`, and of a
-    checkpoint.
-    """
-    norm_bytes, clip_bytes = clipping_bytes(gradient_bytes)
-    file_bytes = checkpoint_file_bytes(state)
-    values: Row = {"gradient_norm_bytes": norm_bytes, "clip_bytes": clip_bytes}
-    values["checkpoint_file_bytes"] = file_bytes
-    values["checkpoint_file_seconds"] = disk and file_bytes / disk
-    facts = times | values
-    steps = []
-    for label, arithmetic, key in UPKEEP:
-        result = quantity(facts[f"{key}_bytes"], "B")
-        seconds = facts.get(f"{key}_seconds")
-        if seconds is not None:
-            result += f", {duration(seconds)}"
-        steps.append(Step(label, arithmetic, result))
-    return values, steps
+    groups = fewest_devices(fits)
+    each = replace(ways, data_parallel=ways.expert_parallel)
+    return groups and groups * each.devices

@@ -11,14 +11,14 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 from results.compare.selection import LATEST, Selection, since
 from results.store.runfile import Run, StoreError, load_run
 from results.store.runs import list_runs
-from roofline.accounting.config import ConfigError, ModelConfig, dense_model
+from roofline.accounting.config import ConfigError, ModelConfig, model_of_size
 from roofline.accounting.families import GPT2_NAMES, NAMES
-from roofline.accounting.machines import peak_of, run_machine, why_not
+from roofline.accounting.machines import mfu_of, peak_of, run_machine, why_not
 from roofline.accounting.presets import load_config, load_preset, read_config
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.storage import STORAGES
 from roofline.estimate.answer import Row
-from roofline.estimate.question import Names, Number, Size, Whole
+from roofline.estimate.question import Names, Number, Prices, Share, Size, Whole
 from roofline.gpu_table import find_gpu, load_gpus
 from roofline.machine import MEASURED_FIRST, Ceiling, Machine
 from roofline.work import DTYPES
@@ -67,6 +67,18 @@ class Dimensions(TypedDict, total=False):
     style: Annotated[str, tuple(STYLES)]
 
 
+class Sized(Dimensions, total=False):
+    """A model, or only its number of parameters."""
+
+    params: Number
+
+
+class Routed(Sized, total=False):
+    """A model, or only the numbers of its parameters, also of those that one token uses."""
+
+    active_params: Number
+
+
 class Machines(TypedDict, total=False):
     """GPUs of the table, or the machine of a saved run."""
 
@@ -76,6 +88,19 @@ class Machines(TypedDict, total=False):
     provider: Names
     machine: str
     since: Annotated[float, since]
+
+
+class Held(Machines, total=False):
+    """Machines whose memory may be given."""
+
+    memory: Size
+
+
+class Linked(Machines, total=False):
+    """Machines, and the links between them."""
+
+    network: Size
+    node: Whole
 
 
 class Roofs(TypedDict, total=False):
@@ -92,7 +117,13 @@ class Computing(Machines, Roofs, total=False):
     """Machines, dtypes, and figures that replace those of the machines."""
 
 
-class Training(Dimensions, Machines, total=False):
+class Training(Computing, total=False):
+    """Machines that train at a fraction of their peak."""
+
+    mfu: Share
+
+
+class Context(Dimensions, Held, total=False):
     """A model, and machines of which only the memory is used."""
 
 
@@ -108,24 +139,53 @@ class Devices(TypedDict, total=False):
     zero: Zero
 
 
-class Sharded(Training, Devices, total=False):
+class Sharded(Sized, Held, Devices, total=False):
     """A model, machines of which only the memory is used, and how they share a training step."""
 
 
-class Serving(Dimensions, Computing, total=False):
-    """A model and machines that compute."""
+class Layouts(Dimensions, Computing, Held, Linked, total=False):
+    """A model with known layers, and linked machines that compute."""
 
 
-def model_of(
-    model: str | ModelConfig | None, options: Options, params: float | None = None
-) -> ModelConfig:
+class Running(Routed, Computing, total=False):
+    """A model, or the numbers of its parameters, and machines that compute."""
+
+
+class Generating(Running, Held, total=False):
+    """A model, and machines that compute and hold it."""
+
+
+class Needed(Generating, Training, total=False):
+    """A model, and machines that train and hold it."""
+
+
+class Replying(Generating, total=False):
+    """A model, and machines with a price."""
+
+    price: Prices
+
+
+class Stepping(Replying, Training, Devices, Linked, total=False):
+    """A model, machines, and how they share a training step."""
+
+    batch: Whole
+    micro_batch: Whole
+    checkpoint: str
+    interleave: Whole
+
+
+LAYOUT = Stepping.__annotations__.keys() - Needed.__annotations__.keys() - {"price"}
+"""Options of a layout, with which `train` gives the time of a step."""
+
+
+def model_of(model: str | ModelConfig | None, options: Options) -> ModelConfig:
     """Return the model given by a preset, a file, dimensions or a number of parameters."""
     sizes = {name: options[name] for name in STYLES["llama"] if name in options}
     ways = [model is not None, "config" in options, bool(sizes)].count(True)
-    if params is not None:
+    if "params" in options:
         if ways:
             raise ConfigError("--params and --model, --config or dimensions are mutually exclusive")
-        return dense_model(params)
+        return model_of_size(options["params"], options.get("active_params"))
     if ways != 1:
         raise ConfigError(
             "expected one model: --model PRESET, such as llama-3-8b, --config "
@@ -160,17 +220,19 @@ def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> Model
     )
 
 
-def machines_of(options: Options, memory: float | None = None) -> list[Machine]:
+def machines_of(options: Options, is_needed: bool = True) -> list[Machine]:
     """Return GPUs of the table, the machine of a measured run, or a machine with only the given
     figures.
+
+    Raises:
+        ConfigError: there is none, and one is needed.
     """
-    given = {name: options[name] for name in ("peak", "bandwidth") if name in options}
-    if memory is not None:
-        given["memory"] = memory
+    figures = ("peak", "bandwidth", "memory")
+    given = {name: float(options[name]) for name in figures if name in options}
     machines = list(map(find_gpu, options.get("gpu", ())))
     if "measured" in options:
         machines.append(_measured(options))
-    if not machines and not given:
+    if is_needed and not machines and not given:
         raise ConfigError(
             "expected a machine: --gpu SLUG, such as h100-sxm, --measured RUN, such as latest, "
             "or --peak, --bandwidth or --memory"
@@ -208,7 +270,7 @@ def fleet_machine(directory: Path) -> Machine:
     runs = [_whole(load_run(summary.path)) for summary in summaries]
     if not runs:
         raise ConfigError(f"no run in {directory}")
-    fastest: dict[tuple[tuple[str, str], str], float] = {}
+    fastest: dict[tuple[str, str], dict[str, float]] = {}
     for run in runs:
         for record in run.records:
             work = record.flops
@@ -218,13 +280,14 @@ def fleet_machine(directory: Path) -> Machine:
                 figure = ("bandwidth", "copy")
             is_used = record.op in ("matmul", "copy") and record.status == "ok"
             if is_used and record.median_s and work:
-                key = (figure, f"{run.path} {record.options.get('phase')}")
-                fastest[key] = max(fastest.get(key, 0), work / record.median_s)
+                rates = fastest.setdefault(figure, {})
+                rank = f"{run.path} {record.options.get('phase')}"
+                rates[rank] = max(rates.get(rank, 0), work / record.median_s)
     where = f"measured by the slowest of {len(runs)} files in {directory}"
-    slowest: dict[tuple[str, str], float] = {}
-    for (figure, _), rate in fastest.items():
-        slowest[figure] = min(rate, slowest.get(figure, rate))
-    ceilings = [Ceiling(*figure, rate, "measured", where) for figure, rate in slowest.items()]
+    ceilings = [
+        Ceiling(*figure, min(rates.values()), "measured", where)
+        for figure, rates in fastest.items()
+    ]
     device = runs[0].environment.device
     known = load_gpus().get(device["slug"], Machine(device["slug"], device["name"]))
     source = "; ".join(filter(None, [where if ceilings else "", known.source]))
@@ -236,18 +299,17 @@ def fleet_machine(directory: Path) -> Machine:
 
 
 def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str]) -> Machine:
-    figures: list[tuple[str, str, float]] = []
+    entries: list[Ceiling] = []
     if "peak" in given:
-        figures += [("flops", dtype, float(given["peak"])) for dtype in dtypes]
+        entries += [Ceiling("flops", d, given["peak"], "given", "as given") for d in dtypes]
     if "bandwidth" in given:
-        figures.append(("bandwidth", "memory", float(given["bandwidth"])))
+        entries.append(Ceiling("bandwidth", "memory", given["bandwidth"], "given", "as given"))
     source = f"{' and '.join(given)} as given"
     if machine.source:
         source += f"; {machine.source}"
     if "memory" in given:
         memory_bytes = max(1, int(given["memory"]))
         machine = replace(machine, memory_reported_bytes=memory_bytes, memory_bytes=None)
-    entries = [Ceiling(*figure, "given", "as given") for figure in figures]
     return replace(machine.with_entries(entries), source=source)
 
 
@@ -257,22 +319,22 @@ def sharding_of(gpus: int, options: Options, recipe: str) -> Sharding:
     Raises:
         ConfigError: the layout has another number of devices, or the recipe requires more sharding.
     """
-    tensor = options.get("tensor_parallel", 1)
-    pipeline = options.get("pipeline_parallel", 1)
-    experts = options.get("expert_parallel", 1)
-    context = options.get("context_parallel", 1)
-    data = options.get("data_parallel") or max(experts, gpus // (tensor * pipeline * context))
-    product = data * tensor * pipeline * context
-    if gpus not in (1, product):
-        ways = f"{data} data x {tensor} tensor x {pipeline} pipeline"
-        if context > 1:
-            ways += f" x {context} context"
-        raise ConfigError(f"{ways} are {product} devices, not {gpus}")
-    zero = int(options.get("zero", 0))
+    names = [name for name in Devices.__annotations__ if name in options]
+    ways = {name: options[name] for name in names if name not in ("zero", "sequence_parallel")}
+    sharding = Sharding(int(options.get("zero", 0)), **ways)
+    if "data_parallel" not in ways:
+        data = max(sharding.expert_parallel, gpus // sharding.devices)
+        sharding = replace(sharding, data_parallel=data)
+    if gpus not in (1, sharding.devices):
+        raise ConfigError(
+            f"{sharding.data_parallel} data x {sharding.tensor_parallel} tensor x "
+            f"{sharding.pipeline_parallel} pipeline x {sharding.context_parallel} context are "
+            f"{sharding.devices} devices, not {gpus}"
+        )
     least = RECIPES[recipe].least_zero
-    if zero < least:
+    if sharding.zero < least:
         raise ConfigError(f"--recipe {recipe} requires --zero {least}")
-    return Sharding(zero, data, tensor, pipeline, experts, context)
+    return sharding
 
 
 class Use(NamedTuple):
@@ -314,30 +376,40 @@ class Uses(NamedTuple):
         return sources_of([use.machine for use in self.uses])
 
 
-def uses_of(options: Options, memory: float | None = None) -> Uses:
-    """Return the machines with each dtype of known peak, and a note for each other dtype.
-
-    `price` is that of all machines, or of each, or of some by slug.
+def uses_of(options: Options, trains: bool = False) -> Uses:
+    """Return the machines with each dtype of known peak, and a note for each other dtype; those
+    that train with their MFU.
     """
-    machines = machines_of(options, memory)
+    machines = machines_of(options)
     dtypes = options.get("dtype", ["bf16"])
-    prices = options.get("price") or [None]
-    if isinstance(prices, dict):
-        prices = [prices.get(machine.slug) for machine in machines]
-    elif len(prices) == 1:
-        prices = prices * len(machines)
-    if len(prices) != len(machines):
-        raise ConfigError(f"--price has {len(prices)} prices for {len(machines)} GPUs")
     found = Uses([], [])
-    for (machine, price), dtype in product(zip(machines, prices, strict=True), dtypes):
+    for (machine, price), dtype in product(_priced(machines, options.get("price")), dtypes):
         peak = machine.peak(dtype, MEASURED_FIRST)
-        if peak:
-            found.uses.append(Use(machine, dtype, peak.value, price=price))
-        else:
+        if peak is None:
             found.notes.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")
+            continue
+        share: float = 1
+        if trains:
+            share, origin = mfu_of(machine, dtype, options.get("mfu"))
+            found.notes.append(origin)
+        found.uses.append(Use(machine, dtype, peak.value, share, price))
     if not found.uses:
         peak_of(machines[0], dtypes[0])
-    return found
+    return found._replace(notes=list(dict.fromkeys(found.notes)))
+
+
+def _priced(
+    machines: Sequence[Machine], prices: list[float] | dict[str, float] | None
+) -> list[tuple[Machine, float | None]]:
+    """Return the machines with the price of all, or of each, or of some by slug."""
+    each: Sequence[float | None]
+    if prices is None or isinstance(prices, dict):
+        each = [(prices or {}).get(machine.slug) for machine in machines]
+    else:
+        each = prices * len(machines) if len(prices) == 1 else prices
+    if len(each) != len(machines):
+        raise ConfigError(f"--price has {len(each)} prices for {len(machines)} GPUs")
+    return list(zip(machines, each, strict=True))
 
 
 def sources_of(machines: Sequence[Machine]) -> str:

@@ -16,7 +16,6 @@ from roofline.accounting.number_formats import (
     FORMATS,
     INTEGERS,
     SCALE_BLOCK,
-    integer_range,
     scale_bytes,
     shown_in,
 )
@@ -27,6 +26,7 @@ from roofline.estimate.question import (
     Whole,
     exact,
     extents,
+    named,
     product_shape,
     question,
     text_of,
@@ -57,12 +57,12 @@ in the result.
 
 def index_sizes(value: object) -> dict[str, int]:
     """Return the extents of indices such as "b=4,s=8" or {"b": 4, "s": 8}."""
-    given = value.items() if isinstance(value, Mapping) else ()
-    text = ",".join(f"{name}={size}" for name, size in given) or text_of(value)
-    pairs = [word.partition("=") for word in text.split(",")]
-    if not all(name.strip() and sign for name, sign, _ in pairs):
-        raise ConfigError(f"'{one_line(text)}' is not a list of sizes such as b=4,s=8,h=16,k=32")
-    return {name.strip(): whole(size) for name, _, size in pairs}
+    sizes = named(value)
+    if "" in (*sizes, *sizes.values()):
+        raise ConfigError(
+            f"'{one_line(str(value))}' is not a list of sizes such as b=4,s=8,h=16,k=32"
+        )
+    return {name: whole(size) for name, size in sizes.items()}
 
 
 def axes_of(einsum: str, sizes: Mapping[str, int]) -> dict[str, list[str]]:
@@ -211,7 +211,6 @@ def tensor(
         title=", ".join(title),
         values=values,
         rows=rows,
-        rows_key="steps",
         columns={
             "op": "then",
             "result": "result",
@@ -260,8 +259,8 @@ def dtype(
         if value is not None:
             row["value"] = shown_in(Fraction(value), name)
         if name in INTEGERS:
-            lowest, largest = integer_range(name)
-            row |= {"bits": INTEGERS[name], "lowest": lowest, "largest": largest}
+            row |= {"bits": DTYPE_BITS[name]}
+            row |= {"lowest": INTEGERS[name][0], "largest": INTEGERS[name][-1]}
             sources.append("torch, which stores integers in two's complement")
             continue
         for key in FORMAT_COLUMNS:
@@ -326,9 +325,7 @@ def matmul(
     if shape and rows:
         shape = (rows, *shape[1:])
     product = _product(shape, batch, einsum, sizes)
-    machines: list[Machine] = []
-    if not {"gpu", "measured", "peak", "bandwidth"}.isdisjoint(options):
-        machines = machines_of(options)
+    machines = machines_of(options, is_needed=False)
     dtypes = options.get("dtype", ["bf16"])
     columns = {"dtype": "dtype", "flops": "FLOPs", "bytes": "bytes", "intensity": "FLOP/B"}
     main = ["intensity", "flops", "bytes"]

@@ -24,13 +24,16 @@ from roofline.estimate.answer import Answer, Row
 from roofline.gpu_table import find_gpu, load_gpus
 from roofline.work import dtype_named
 
-SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+SIZES = {unit: factor for unit, factor in COUNTS.items() if unit != "b"}  # bytes, or billions
+for power, letter in enumerate("kmgt", 1):
+    SIZES |= {f"{letter}b": 1000**power, f"{letter}ib": 1024**power}
+TIMES = {"": Fraction(1), "s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6)}
+SHARES = {"": Fraction(1), "%": Fraction(1, 100)}
+"""Factors of the units of numbers, bytes, seconds and fractions."""
 NUMBER = re.compile(
-    r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?)([kKmMbBgGtT]?)"
+    r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?) ?([A-Za-z%]*)"
 )
-WITH_UNIT = re.compile(r"([\d._eE+-]+) ?([kKmMgGtT])(i?)[bB]")
-WITH_TIME = re.compile(r"([\d._eE+-]+) ?(s|ms|us|)")
-TIMES = {"": 1, "s": 1, "ms": 10**3, "us": 10**6}
 MAX_NUMBER = 10**30
 
 
@@ -42,26 +45,10 @@ def text_of(value: object) -> str:
     return str(value).strip()
 
 
-def _number(text: str) -> Fraction | None:
+def _number(text: str, units: Mapping[str, int | Fraction] = COUNTS) -> Fraction | None:
     match = NUMBER.fullmatch(text)
-    return Fraction(match[1]) * SUFFIXES[match[2].lower()] if match else None
-
-
-def _bytes(text: str) -> Fraction | None:
-    match = WITH_UNIT.fullmatch(text)
-    if match is None:  # B alone may be bytes or billions
-        return None if text.endswith(("b", "B")) else _number(text)
-    number = _number(match[1])
-    base = 1024 if match[3] else 1000
-    return number and number * base ** ("kmgt".index(match[2].lower()) + 1)
-
-
-def _seconds(text: str) -> Fraction | None:
-    match = WITH_TIME.fullmatch(text)
-    if match is None:
-        return None
-    number = _number(match[1])
-    return number and number / TIMES[match[2]]
+    factor = units.get(match[2].lower()) if match else None
+    return Fraction(match[1]) * factor if match and factor else None
 
 
 def _shown(text: object) -> str:
@@ -70,25 +57,39 @@ def _shown(text: object) -> str:
 
 def positive(value: object) -> float:
     """Return a number above 0, such as 70e9, "70B" or 0.5; integers are exact."""
-    return _above_0(value, _number, "70e9, 70B or 0.5")
+    return _above_0(value, COUNTS, f"{NUMBERS} 70e9, 70B or 0.5")
 
 
 def size(value: object) -> float:
     """Return bytes above 0, such as 80e9, "80GB" or "74.5GiB"."""
-    return _above_0(value, _bytes, "80e9, 80GB or 74.5GiB (units KB, MB, GB, TB, KiB, ..., TiB)")
+    units = "(units KB, MB, GB, TB, KiB, ..., TiB)"
+    return _above_0(value, SIZES, f"{NUMBERS} 80e9, 80GB or 74.5GiB {units}")
 
 
 def seconds(value: object) -> float:
     """Return seconds above 0, such as 0.02 or "20ms"."""
-    return _above_0(value, _seconds, "0.02 or 20ms; units are s (without one), ms and us: seconds")
+    units = "units are s (without one), ms and us: seconds"
+    return _above_0(value, TIMES, f"{NUMBERS} 0.02 or 20ms; {units}")
 
 
-def _above_0(value: object, parse: Callable[[str], Fraction | None], examples: str) -> float:
-    number = parse(text := text_of(value))
-    if number is None or not Fraction(1, MAX_NUMBER) <= number <= MAX_NUMBER:
-        raise ConfigError(
-            f"{_shown(text)} is not a number above 0, at most 10^30, such as {examples}"
-        )
+def share(value: object) -> float:
+    """Return a fraction above 0, at most 1, such as 0.5 or "50%"."""
+    return _above_0(value, SHARES, "a fraction above 0, at most 1; 40 % is 0.4", 1)
+
+
+NUMBERS = "a number above 0, at most 10^30, such as"
+
+
+def _above_0(
+    value: object,
+    units: Mapping[str, int | Fraction],
+    expected: str,
+    most: int = MAX_NUMBER,
+) -> float:
+    text = text_of(value)
+    number = _number(text, units)
+    if number is None or not Fraction(1, MAX_NUMBER) <= number <= most:
+        raise ConfigError(f"{_shown(text)} is not {expected}")
     return int(number) if number.denominator == 1 else float(number)
 
 
@@ -100,36 +101,33 @@ def whole(value: object) -> int:
     return int(number)
 
 
+def _words(value: object) -> list[str]:
+    texts = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    return ",".join(map(text_of, texts)).split(",")
+
+
+def named(value: object) -> dict[str, Any]:
+    """Return the values of a text such as "b=4,s=8" or of a mapping, by name."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    parts = [word.partition("=") for word in _words(value)]
+    return {name.strip(): text for name, _, text in parts}
+
+
 def prices(value: object) -> list[float] | dict[str, float]:
     """Return the prices of a text such as "2.5,0.8" or a list, or those of GPUs by slug, of a text
     such as "h100-sxm=2.5,b200=4".
     """
-    if not isinstance(value, Mapping):
-        texts = value if isinstance(value, list | tuple) else [value]
-        words = ",".join(map(text_of, texts)).split(",")
-        if "=" not in words[0]:
-            return [positive(word) for word in words]
-        value = dict(word.partition("=")[::2] for word in words)
-    return {find_gpu(name.strip()).slug: positive(price) for name, price in value.items()}
-
-
-def share(value: object) -> float:
-    """Return a fraction above 0, at most 1, such as 0.5 or "50%"."""
-    text = text_of(value)
-    number = _number(text.removesuffix("%"))
-    if number is not None and text.endswith("%"):
-        number /= 100
-    if number is None or not Fraction(1, MAX_NUMBER) <= number <= 1:
-        hint = "; 40 % is 0.4" if number and number > 1 else ""
-        raise ConfigError(f"{_shown(text)} is not a fraction above 0, at most 1{hint}")
-    return float(number)
+    if not isinstance(value, Mapping) and "=" not in str(value):
+        return [positive(word) for word in _words(value)]
+    return {find_gpu(name).slug: positive(price) for name, price in named(value).items()}
 
 
 def exact(value: object) -> Fraction:
     """Return a number of either sign, exactly as written, with at most 300 digits."""
     text = text_of(value)
     digits = text.removeprefix("-")
-    number = _number(digits) or _bytes(digits)
+    number = _number(digits, COUNTS | SIZES)
     if number is None or number > 10**300 or (number and number < Fraction(1, 10**330)):
         raise ConfigError(f"{_shown(text)} is not a number such as 1e-8")
     return -number if text.startswith("-") else number
@@ -160,9 +158,7 @@ def product_shape(value: object) -> tuple[int, int, int]:
 
 
 def names(value: object) -> list[str]:
-    texts = value if isinstance(value, list | tuple | set | frozenset) else [value]
-    words = ",".join(map(text_of, texts)).split(",")
-    listed = [word.strip() for word in words if word.strip()]
+    listed = [word.strip() for word in _words(value) if word.strip()]
     if not listed:
         raise ConfigError("expected names separated by commas")
     return list(dict.fromkeys(listed))
@@ -237,6 +233,7 @@ RANKS = {
     "decode_seconds": 1,
     "tokens": -1,
     "seconds": 1,
+    "step_seconds": 1,
     "prefill_seconds": 1,
     "attainable_flops_per_s": -1,
     "params": -1,
@@ -340,8 +337,7 @@ def _ranked(function: Estimate, values: Mapping[str, Any]) -> Answer:
         notes.append("ranked by price; GPUs without one follow, by time")
     others = [slug for slug in load_gpus() if slug not in ranks and slug not in short]
     if short:
-        reason = "memory or latency" if values.get("latency") else "memory"
-        notes.append(f"left out for {reason}: {', '.join(short)}")
+        notes.append(f"left out, too small or too slow: {', '.join(short)}")
     if others:
         notes.append(f"left out, without the dtype, a link or a place: {', '.join(others)}")
     return replace(answer, assumptions=notes)

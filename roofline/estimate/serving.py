@@ -6,16 +6,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from functools import partial
-from typing import Annotated, NamedTuple, Unpack
+from math import inf
+from typing import Annotated, Unpack
 
 from results.show.units import count, duration, quantity
 from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
-from roofline.accounting.inference import Serving as Limits
 from roofline.accounting.inference import (
+    Serving,
     cache_copies,
     kv_bytes_per_token,
-    kv_cache_bytes,
     state_bytes,
     weight_bytes_read,
 )
@@ -23,31 +22,33 @@ from roofline.accounting.machines import bandwidth_of, memory_of
 from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.storage import STORED_DTYPES, storage_note, stored_bytes
 from roofline.estimate.answer import Answer, Row, Step, by_machine, steps_of
-from roofline.estimate.models import MAX_DEVICES
+from roofline.estimate.fitting import UTILIZATION, fewest_devices, fit_row, fit_warnings
 from roofline.estimate.options import (
-    Serving,
+    Context,
+    Generating,
+    Replying,
     Stored,
-    Training,
     Use,
     machines_of,
     model_of,
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Prices, Seconds, Share, Size, Whole, question
+from roofline.estimate.question import Model, Seconds, Share, Whole, question
+from roofline.machine import Machine
 from roofline.model import bound
 
 Cached = Annotated[str, tuple(STORED_DTYPES)]
 
 BY_PARAMETERS = (
-    "dense model: 2 N FLOPs per token, and every weight is read once per step",
-    (
-        "KV cache and attention scores depend on the model and are not included: long contexts "
-        "take longer"
-    ),
+    "KV cache and attention scores depend on the model and are not included: long contexts take "
+    "longer"
 )
+DENSE = "dense model: 2 N FLOPs per token, and every weight is read once per step"
+ROUTED = "B tokens read N (1 - (1 - A / N)^B) of N weights, chosen evenly and independently"
 STEPS_BY_PARAMETERS = (
-    "prefill >= max(2 N B s / peak, N w / bandwidth); decode >= max(2 N B / peak, N w / bandwidth)"
+    "prefill >= max(2 A B s / peak, bytes / bandwidth); decode >= max(2 A B / peak, bytes / "
+    "bandwidth) of A parameters that a token uses"
 )
 STEPS_BY_WEIGHTS = (
     "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + "
@@ -57,26 +58,26 @@ STEPS_BY_WEIGHTS = (
 
 INFER_STEPS = """\
 weights | {total:count} parameters of {weight_bits:.4g} bits on average | {weight_bytes:bytes}
-cache per token | {plan.config.storing_layers} layers | {kv_bytes_per_token:bytes}
+cache per token | {layers} layers | {kv_bytes_per_token:bytes}
 states | of each sequence, beside the KV cache | {state_bytes:bytes}
 cache | {cached} | {cache_bytes:bytes}
-prefill FLOPs | {plan.batch} x {plan.prompt} tokens | {prefill_flops:number}
+prefill FLOPs | {serving.batch} x {prompt} tokens | {prefill_flops:number}
 prefill | {prefill_flops:number} / {peak_flops_per_s:number} | {prefill_seconds:time}, \
 {prefill_bound}-bound
 decode bytes | {read} | {decode_bytes:bytes}
 decode step | max({decode_flops:number} / {peak_flops_per_s:number}, {decode_bytes:number} / \
 {bandwidth_bytes_per_s:number}) | {decode_seconds:time}, {decode_bound}-bound
-tokens/s | {plan.batch} / {decode_seconds:time} | {tokens_per_s:number}
-critical batch | compute time = memory time at {plan.prompt} tokens | {critical}
+tokens/s | {serving.batch} / {decode_seconds:time} | {tokens_per_s:number}
+critical batch | compute time = memory time at {prompt} tokens | {critical}
 without a cache | the same at 0 tokens | {critical_without_cache}
 memory | {parts} / all devices of {memory_bytes:bytes} | {used:percent}
 """
 
 REPLY_STEPS = """\
-first token | prefill of {plan.batch} x {plan.prompt} tokens | {first_token_s:time}
+first token | prefill of {batch} x {prompt} tokens | {first_token_s:time}
 other tokens | {steps} | {others_s:time}
 reply | sum | {seconds:time}
-tokens/s | {plan.batch} x {tokens} / {seconds:time} | {tokens_per_s:number}
+tokens/s | {batch} x {tokens} / {seconds:time} | {tokens_per_s:number}
 price of 10^6 tokens | {gpus:,} x {hour:g} an hour / 3600 / {tokens_per_s:number} x 10^6 | \
 {price_per_million_tokens:number}
 """
@@ -101,9 +102,6 @@ data-parallel attention | a sequence on one device, with all weights of attentio
 """
 
 
-UTILIZATION = 0.9
-"""Fraction of the memory for weights and cache, as vLLM's `gpu_memory_utilization`."""
-
 INFER_COLUMNS = {
     "gpu": "GPU",
     "dtype": "dtype",
@@ -117,117 +115,87 @@ INFER_COLUMNS = {
 }
 
 
-class _Plan(NamedTuple):
-    config: ModelConfig
-    prompt: int
-    batch: int
-    gpus: int
-    weight_dtype: str | None
-    kv_dtype: str
+def _serving(
+    config: ModelConfig,
+    use: Use,
+    batch: int,
+    gpus: int,
+    weight_dtype: str | None,
+    kv_dtype: str,
+) -> Serving:
+    return Serving(
+        config,
+        batch,
+        peak_flops_per_s=use.speed(gpus),
+        bandwidth_bytes_per_s=gpus * bandwidth_of(use.machine),
+        weight_dtype=weight_dtype or config.quantization or use.dtype,
+        kv_dtype=kv_dtype,
+        devices=gpus,
+    )
 
-    def limits(self, use: Use) -> Limits:
-        return Limits(
-            self.config,
-            self.batch,
-            peak_flops_per_s=use.speed(self.gpus),
-            bandwidth_bytes_per_s=self.gpus * bandwidth_of(use.machine),
-            weight_dtype=self.weight_dtype or self.config.quantization or use.dtype,
-            kv_bytes=STORED_DTYPES[self.kv_dtype].bits / 8,
-            devices=self.gpus,
+
+def _within(serving: Serving, machine: Machine, positions: int, latency_s: float) -> Serving:
+    """Return the largest batch that fits in `UTILIZATION` of the memory and whose decode step takes
+    at most `latency_s`, at least one sequence.
+    """
+    weight_bytes = serving.weight_bytes
+    available = UTILIZATION * serving.devices * (machine.usable_memory_bytes or inf)
+
+    def is_too_large(batch: int) -> bool:
+        larger = serving._replace(batch=batch)
+        held_bytes = weight_bytes + larger.cache_bytes(positions)
+        return held_bytes > available or max(larger.times(larger.decode(positions))) > latency_s
+
+    batch = bisect_left(range(MAX_EXTENT), True, lo=1, key=is_too_large) - 1
+    return serving._replace(batch=max(1, batch))
+
+
+def _held(serving: Serving, machine: Machine, positions: int) -> Row:
+    """Return weights and cache, and how they fit: each device stores the whole cache of latent
+    attention.
+    """
+    weight_bytes = serving.weight_bytes
+    cache_bytes = serving.cache_bytes(positions)
+    memory_bytes = machine.usable_memory_bytes
+
+    def is_enough(devices: int) -> bool:
+        cache = serving._replace(devices=devices).cache_bytes(positions)
+        return weight_bytes + cache <= devices * (memory_bytes or inf)
+
+    needed = fewest_devices(is_enough) if memory_bytes else None
+    row = fit_row(machine, weight_bytes + cache_bytes, needed, serving.devices)
+    row["weight_bytes"] = weight_bytes
+    row["cache_bytes"] = None if serving.config.parameters else cache_bytes
+    return row
+
+
+def _notes(servings: Sequence[Serving], positions: int) -> list[str]:
+    config, gpus = servings[0].config, servings[0].devices
+    lines = list(dict.fromkeys(storage_note(serving.weight_dtype) for serving in servings))
+    lines.append("lower bounds: full peak and bandwidth, without activations and communication")
+    if config.parameters:
+        is_dense = config.active_parameters == config.parameters
+        return [*lines, DENSE if is_dense else ROUTED, BY_PARAMETERS]
+    lines += [
+        f"cache in {servings[0].kv_dtype}",
+        "prefill computes the head for the last token only",
+    ]
+    copies = cache_copies(config, gpus)
+    if copies > 1:
+        lines.append(
+            f"tensor parallelism stores the cache {float(copies):g} times, "
+            f"{_stored_heads(config)}; data-parallel attention stores it once"
         )
+    if config.latent:
+        lines.append(
+            "latent attention: prefill expands keys and values; decoding uses the absorbed form"
+        )
+    if config.experts:
+        lines.append("experts are chosen evenly and independently")
+    return [*lines, *_uneven(config, gpus), *config.notes_on(positions)]
 
-    def within(self, use: Use, latency_s: float) -> _Plan:
-        """Return the largest batch that fits in 0.9 of the memory and whose decode step takes at
-        most `latency_s`, at least one sequence.
-        """
 
-        def is_too_large(batch: int) -> bool:
-            plan = self._replace(batch=batch)
-            limits = plan.limits(use)
-            too_slow = max(limits.times(limits.decode(self.prompt))) > latency_s
-            return too_slow or (plan.held(use, self.prompt)["used"] or 0) > UTILIZATION
-
-        batch = bisect_left(range(MAX_EXTENT), True, lo=1, key=is_too_large) - 1
-        return self._replace(batch=max(1, batch))
-
-    def held(self, use: Use, positions: int) -> Row:
-        limits = self.limits(use)
-        stored = stored_bytes(weights(self.config), limits.weight_dtype)
-        cache = limits.cache_bytes(positions)
-        row: Row = {"weight_bytes": stored, "cache_bytes": cache}
-        if self.config.parameters:
-            row["cache_bytes"] = None
-        row["memory_bytes"] = memory_bytes = use.machine.usable_memory_bytes
-        row |= {"used": None, "fits": None, "gpus_needed": None}
-        if memory_bytes is not None:
-            total = stored + cache
-            available = self.gpus * memory_bytes
-            row |= {"used": total / available, "fits": total <= available}
-            row["gpus_needed"] = self._least_devices(use, positions, stored)
-        return row
-
-    def _least_devices(self, use: Use, positions: int, stored_bytes: int) -> int | None:
-        """Return the fewest devices that hold weights and cache, None if none do: each stores the
-        whole cache of latent attention.
-        """
-
-        def is_enough(devices: int) -> bool:
-            cache = self._replace(gpus=devices).limits(use).cache_bytes(positions)
-            return stored_bytes + cache <= devices * memory_of(use.machine)
-
-        devices = bisect_left(range(MAX_DEVICES), True, lo=1, key=is_enough)
-        return devices if devices < MAX_DEVICES else None
-
-    def warnings(self, rows: Sequence[Row]) -> list[str]:
-        lines = []
-        for row in rows:
-            used = row["used"] or 0
-            if row["fits"] and used > UTILIZATION:
-                lines.append(
-                    f"{row['gpu']}: {100 * used:.1f} % of the memory; servers use "
-                    f"{100 * UTILIZATION:g} %, as `context`"
-                )
-            elif row["fits"] is False:
-                held = f"{quantity(row['weight_bytes'], 'B')} of weights"
-                if row["cache_bytes"] is not None:
-                    held += f" and {quantity(row['cache_bytes'], 'B')} of cache"
-                available = f"{count(self.gpus, 'device')} {row['gpu']}"
-                available += f" of {quantity(row['memory_bytes'], 'B')}"
-                needed = "no number of devices is enough with tensor parallelism"
-                if row["gpus_needed"]:
-                    needed = f"at least {row['gpus_needed']:,} are needed"
-                lines.append(
-                    f"does not fit: {held} on {available}; {needed}; the times are hypothetical"
-                )
-        return lines
-
-    def notes(self, positions: int) -> list[str]:
-        storage = "weights in the computing dtype"
-        dtype = self.weight_dtype or self.config.quantization
-        if dtype:
-            storage = storage_note(dtype)
-        bounds = "lower bounds: full peak and bandwidth, without activations and communication"
-        if self.config.parameters:
-            return [storage, *BY_PARAMETERS, bounds]
-        lines = [
-            storage,
-            f"cache in {self.kv_dtype}",
-            bounds,
-            "prefill computes the head for the last token only",
-        ]
-        copies = cache_copies(self.config, self.gpus)
-        if copies > 1:
-            lines.append(
-                f"tensor parallelism stores the cache {float(copies):g} times, "
-                f"{_stored_heads(self.config)}; data-parallel attention stores it once"
-            )
-        if self.config.latent:
-            lines.append(
-                "latent attention: prefill expands keys and values; decoding uses the absorbed form"
-            )
-        if self.config.experts:
-            lines.append("experts are chosen evenly and independently")
-        return [*lines, *_uneven(self.config, self.gpus), *self.config.notes_on(positions)]
+TENSOR_PARALLEL = "with tensor parallelism; the times are hypothetical"
 
 
 def _uneven(config: ModelConfig, devices: int) -> list[str]:
@@ -246,49 +214,51 @@ def _stored_heads(config: ModelConfig) -> str:
 @question
 def infer(
     model: Model = None,
-    params: Number | None = None,
     prompt: Whole = 2048,
     batch: Whole | None = None,
     weight_dtype: Stored | None = None,
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
-    memory: Size | None = None,
     latency: Seconds | None = None,
-    **options: Unpack[Serving],
+    **options: Unpack[Generating],
 ) -> Answer:
     """Minimum time of prefill and of one decode step, and the KV cache.
 
     With `latency`, they are those of the largest batch whose decode step takes no longer.
     """
-    config = model_of(model, options, params)
-    uses = uses_of(options, memory)
+    config = model_of(model, options)
+    uses = uses_of(options)
     if batch and latency:
         raise ConfigError("--batch and --latency are mutually exclusive")
-    asked = _Plan(config, prompt, batch or 1, gpus, weight_dtype, kv_dtype)
-    plans = [asked.within(use, latency) if latency else asked for use in uses.uses]
-    plan = plans[0]
-    rows = [_infer_row(each, use) for each, use in zip(plans, uses.uses, strict=True)]
-    warnings = plan.warnings(rows)
-    columns = INFER_COLUMNS
-    shared = ["kv_bytes_per_token", "cache_bytes"]
-    work = f"{plan.batch} x {prompt} tokens"
-    if latency:
-        columns = INFER_COLUMNS | {"batch": "batch"}
-        shared = []  # each GPU has its own batch
-        work = f"{prompt} tokens each, at most {duration(latency)} a step"
-        for row, each in zip(rows, plans, strict=True):
-            row["batch"] = each.batch
+    servings = []
+    rows = []
+    slow = []
+    for use in uses.uses:
+        serving = _serving(config, use, batch or 1, gpus, weight_dtype, kv_dtype)
+        if latency:
+            serving = _within(serving, use.machine, prompt, latency)
+        row = _infer_row(serving, use, prompt)
+        if latency:
+            row["batch"] = serving.batch
             if (row["used"] or 0) > UTILIZATION:
                 row["fits"] = False
             if row["decode_seconds"] > latency:
                 shortest = duration(row["decode_seconds"])
                 row["fits"] = False
-                warnings.append(f"{row['gpu']}: a step of one sequence takes {shortest}")
-    shown = {key: rows[0][key] for key in shared}
+                slow.append(f"{row['gpu']}: a step of one sequence takes {shortest}")
+        servings.append(serving)
+        rows.append(row)
+    columns = INFER_COLUMNS
+    shown = {key: rows[0][key] for key in ("kv_bytes_per_token", "cache_bytes")}
+    work = f"{servings[0].batch} x {prompt} tokens"
+    if latency:
+        columns = INFER_COLUMNS | {"batch": "batch"}
+        shown = {}  # each GPU has its own batch
+        work = f"{prompt} tokens each, at most {duration(latency)} a step"
     if len(rows) > 1:
         best = max(rows, key=lambda row: (row["fits"] is not False, row["tokens_per_s"]))
         shown["fastest"] = f"{best['gpu']} is the fastest: {duration(best['decode_seconds'])}"
-    notes = plan.notes(prompt)
+    notes = _notes(servings, prompt)
     formula = STEPS_BY_PARAMETERS
     if not config.parameters:
         notes.append(
@@ -305,9 +275,9 @@ def infer(
             "cache_bytes",
         ),
         title=f"Generation with {config.name}: {work}, {count(gpus, 'device')}",
-        warnings=warnings,
+        warnings=[*fit_warnings(rows, TENSOR_PARALLEL, gpus), *slow],
         **by_machine(rows, **shown),
-        steps=_infer_steps(plan, rows[0]),
+        steps=_infer_steps(servings[0], prompt, rows[0]),
         formula=formula,
         source=f"Pope et al. (2022); Austin et al. (2025); {uses.source}",
         assumptions=[*notes, *uses.notes],
@@ -315,35 +285,35 @@ def infer(
     )
 
 
-def _infer_row(plan: _Plan, use: Use) -> Row:
-    limits = plan.limits(use)
+def _infer_row(serving: Serving, use: Use, prompt: int) -> Row:
+    config = serving.config
     row = use.row
-    works = {"prefill": limits.prefill(plan.prompt), "decode": limits.decode(plan.prompt)}
+    works = {"prefill": serving.prefill(prompt), "decode": serving.decode(prompt)}
     for name, work in works.items():
-        compute_s, memory_s = limits.times(work)
+        compute_s, memory_s = serving.times(work)
         row[f"{name}_seconds"] = max(compute_s, memory_s)
         row[f"{name}_bound"] = bound(compute=compute_s, memory=memory_s)
         row[f"{name}_flops"], row[f"{name}_bytes"] = work
-    row["tokens_per_s"] = plan.batch / row["decode_seconds"]
-    row["peak_flops_per_s"] = limits.peak_flops_per_s
-    row["bandwidth_bytes_per_s"] = limits.bandwidth_bytes_per_s
+    row["tokens_per_s"] = serving.batch / row["decode_seconds"]
+    row["peak_flops_per_s"] = serving.peak_flops_per_s
+    row["bandwidth_bytes_per_s"] = serving.bandwidth_bytes_per_s
     row["kv_bytes_per_token"] = None
-    if not plan.config.parameters:
-        row["kv_bytes_per_token"] = kv_bytes_per_token(plan.config, limits.kv_bytes)
-    row["state_bytes"] = state_bytes(plan.config, limits.kv_bytes) or None
-    row["critical_batch"] = limits.critical_batch(plan.prompt)
-    row["critical_batch_without_cache"] = limits.critical_batch(0)
-    row["weight_bytes_read"] = weight_bytes_read(plan.config, plan.batch, limits.weight_dtype)
-    return row | plan.held(use, plan.prompt)
+    if not config.parameters:
+        row["kv_bytes_per_token"] = kv_bytes_per_token(config, serving.kv_bytes)
+    row["state_bytes"] = state_bytes(config, serving.kv_bytes) or None
+    row["critical_batch"] = serving.critical_batch(prompt)
+    row["critical_batch_without_cache"] = serving.critical_batch(0)
+    row["weight_bytes_read"] = weight_bytes_read(config, serving.batch, serving.weight_dtype)
+    return row | _held(serving, use.machine, prompt)
 
 
-def _infer_steps(plan: _Plan, row: Row) -> list[Step]:
-    config = plan.config
-    cached = f"{plan.batch} x {plan.prompt} tokens"
+def _infer_steps(serving: Serving, prompt: int, row: Row) -> list[Step]:
+    config = serving.config
+    cached = f"{serving.batch} x {prompt} tokens"
     if config.windowed_layers:
-        windowed = sum(window > 0 for _, window in config.caches) or config.windowed_layers
+        windowed = sum(window > 0 for _, window in config.stores)
         cached += f", {windowed} layers store at most {config.window}"
-    copies = cache_copies(config, plan.gpus)
+    copies = cache_copies(config, serving.devices)
     if copies > 1:
         cached += f", {float(copies):g} times"
     total = count_parameters(config).total
@@ -354,10 +324,12 @@ def _infer_steps(plan: _Plan, row: Row) -> list[Step]:
         read += f" + {quantity(row['cache_bytes'], 'B')}"
         parts = "weights and cache"
         without_cache = _batch(row["critical_batch_without_cache"])
-    steps = steps_of(
+    return steps_of(
         INFER_STEPS,
         **row,
-        plan=plan,
+        serving=serving,
+        layers=len(config.stores),
+        prompt=prompt,
         total=total,
         weight_bits=8 * row["weight_bytes"] / total,
         cached=cached,
@@ -366,9 +338,6 @@ def _infer_steps(plan: _Plan, row: Row) -> list[Step]:
         critical_without_cache=without_cache,
         parts=parts,
     )
-    if row["used"] is None:
-        steps.append(Step("memory", "unknown for this machine", "-"))
-    return steps
 
 
 def _batch(value: int | None) -> str:
@@ -378,41 +347,41 @@ def _batch(value: int | None) -> str:
 @question
 def generate(
     model: Model = None,
-    params: Number | None = None,
     prompt: Whole = 2048,
     batch: Whole = 1,
     weight_dtype: Stored | None = None,
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
     output_tokens: Whole = 256,
-    price: Prices | None = None,
-    memory: Size | None = None,
     draft: Model = None,
     draft_tokens: Whole = 4,
     accepted: Share = 0.8,
-    **options: Unpack[Serving],
+    **options: Unpack[Replying],
 ) -> Answer:
     """Minimum time of a reply, from the prompt to its last token, and its price.
 
     With a draft model, it is that of speculative decoding.
     """
-    config = model_of(model, options, params)
-    uses = uses_of({**options, "price": price}, memory)
-    plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
+    config = model_of(model, options)
+    uses = uses_of(options)
+    drafted = None
+    if draft is not None:
+        chosen = {"config": draft} if str(draft).endswith(".json") else {}
+        drafted = model_of(None if chosen else draft, chosen)
     generated = batch * output_tokens
+    servings = []
     rows = []
     for use in uses.uses:
-        limits = plan.limits(use)
-        first_s = max(limits.times(limits.prefill(prompt)))
-        others_s = limits.decode_seconds(prompt, output_tokens)
+        serving = _serving(config, use, batch, gpus, weight_dtype, kv_dtype)
+        servings.append(serving)
+        first_s = max(serving.times(serving.prefill(prompt)))
+        others_s = serving.decode_seconds(prompt, output_tokens)
         cycle: Row = {}
-        if draft is not None:
-            chosen = {"config": draft} if str(draft).endswith(".json") else {}
-            drafted = model_of(None if chosen else draft, chosen)
-            drafting = plan._replace(config=drafted).limits(use)
+        if drafted:
+            drafting = _serving(drafted, use, batch, gpus, weight_dtype, kv_dtype)
             first_s += max(drafting.times(drafting.prefill(prompt)))
             seen = prompt + output_tokens // 2
-            cycle = _cycle(limits, drafting, seen, draft_tokens, accepted)
+            cycle = _cycle(serving, drafting, seen, draft_tokens, accepted)
             alone_s = others_s
             others_s = cycle["cycle_s"] * (output_tokens - 1) / cycle["tokens_per_cycle"]
             cycle["speedup"] = alone_s / others_s if others_s else None
@@ -422,7 +391,7 @@ def generate(
         row |= use.cost(gpus, seconds)
         if row["price"] is not None:
             row["price_per_million_tokens"] = row["price"] / generated * 1e6
-        rows.append(row | plan.held(use, prompt + output_tokens - 1))
+        rows.append(row | _held(serving, use.machine, prompt + output_tokens - 1))
     row = rows[0]
     columns = {
         "gpu": "GPU",
@@ -432,7 +401,7 @@ def generate(
         "tokens_per_s": "tokens/s",
         "used": "memory",
     }
-    if price:
+    if "price" in options:
         columns["price_per_million_tokens"] = "price of 10^6"
     other_steps = f"{output_tokens - 1:,} steps"
     formula = f"seconds = prefill + (n - 1) decode steps; {STEPS_BY_PARAMETERS}"
@@ -442,7 +411,7 @@ def generate(
             "seconds = prefill + sum over tokens 2 to n of max(FLOPs / peak, (weights + cache) / "
             "bandwidth)"
         )
-    notes = plan.notes(prompt + output_tokens)
+    notes = _notes(servings, prompt + output_tokens)
     if draft is not None:
         other_steps = f"{(output_tokens - 1) / row['tokens_per_cycle']:.4g} cycles"
         formula = "tokens of a cycle = (1 - a^(n + 1)) / (1 - a), n drafts of which a are accepted"
@@ -450,13 +419,14 @@ def generate(
     return Answer(
         title=f"Replies of {config.name}: {batch} x {output_tokens} tokens to prompts of "
         f"{prompt}, {count(gpus, 'device')}",
-        warnings=plan.warnings(rows),
+        warnings=fit_warnings(rows, TENSOR_PARALLEL, gpus),
         **by_machine(rows),
         main=("seconds", "first_token_s", "tokens_per_s", "price_per_million_tokens"),
         steps=steps_of(
             DRAFT_STEPS + REPLY_STEPS if draft is not None else REPLY_STEPS,
             **row,
-            plan=plan,
+            batch=batch,
+            prompt=prompt,
             draft_tokens=draft_tokens,
             accepted=accepted,
             tokens=output_tokens,
@@ -475,7 +445,7 @@ def generate(
     )
 
 
-def _cycle(limits: Limits, drafting: Limits, seen: int, drafts: int, accepted: float) -> Row:
+def _cycle(serving: Serving, drafting: Serving, seen: int, drafts: int, accepted: float) -> Row:
     """Return a cycle of speculative decoding: the time of its drafts and of their check, and the
     tokens that it is expected to give.
 
@@ -484,7 +454,7 @@ def _cycle(limits: Limits, drafting: Limits, seen: int, drafts: int, accepted: f
     """
     tokens = sum(accepted**index for index in range(drafts + 1))
     draft_s = max(drafting.times(drafting.decode(seen)))
-    check_s = max(limits.times(limits.decode(seen, drafts + 1)))
+    check_s = max(serving.times(serving.decode(seen, drafts + 1)))
     return {
         "draft_s": draft_s,
         "check_s": check_s,
@@ -501,23 +471,22 @@ def context(
     weight_dtype: Stored | None = None,
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
-    memory: Size | None = None,
     utilization: Share = UTILIZATION,
-    **options: Unpack[Training],
+    **options: Unpack[Context],
 ) -> Answer:
     """Longest context of a batch, and largest batch of a context, that fit beside the weights."""
     config = model_of(model, options).with_attention()
-    element_bytes = STORED_DTYPES[kv_dtype].bits / 8
     stored_in = weight_dtype or config.quantization or "bf16"
-    machines = machines_of(options, memory)
+    serving = Serving(config, batch, weight_dtype=stored_in, kv_dtype=kv_dtype, devices=gpus)
+    one = serving._replace(batch=1)
+    machines = machines_of(options)
     parameters = count_parameters(config).total
-    tensors = weights(config)
-    weight_bytes = stored_bytes(tensors, stored_in)
-    attention = [weight for weight in tensors if weight.component == "attention"]
+    weight_bytes = serving.weight_bytes
+    attention = [weight for weight in weights(config) if weight.component == "attention"]
     repeated_bytes = (gpus - 1) * stored_bytes(attention, stored_in)
     copies = cache_copies(config, gpus)
-    per_token = kv_bytes_per_token(config, element_bytes)
-    cache_bytes = kv_cache_bytes(config, prompt, 1, element_bytes, gpus)
+    per_token = kv_bytes_per_token(config, serving.kv_bytes)
+    cache_bytes = one.cache_bytes(prompt)
     rows: list[Row] = []
     warnings = []
     for machine in machines:
@@ -525,12 +494,12 @@ def context(
         free = int(utilization * gpus * memory_bytes) - weight_bytes
         row: Row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_bytes}
         row |= {"free_bytes": free, "fits": free >= 0, "kv_bytes_per_token": per_token}
-        row["context"] = _longest_context(config, free, batch, element_bytes, gpus)
+        row["context"] = _longest_context(serving, free)
         row["batch"] = max(0, free) // cache_bytes
         row["data_parallel_batch"] = None
         if copies > 1:
             left = max(0, free - repeated_bytes)
-            left //= gpus * kv_cache_bytes(config, prompt, 1, element_bytes)
+            left //= gpus * one._replace(devices=1).cache_bytes(prompt)
             row["data_parallel_batch"] = gpus * left
         rows.append(row)
         if free < 0:
@@ -562,8 +531,8 @@ def context(
             copies=float(copies),
             stored_heads=_stored_heads(config) if copies > 1 else None,
             left_bytes=max(0, row["free_bytes"]),
-            layers=config.storing_layers,
-            state_bytes=state_bytes(config, element_bytes) or None,
+            layers=len(config.stores),
+            state_bytes=state_bytes(config, serving.kv_bytes) or None,
             kv_dtype=kv_dtype,
             sequences=count(batch, "sequence"),
             longest=longest,
@@ -584,17 +553,13 @@ def context(
     )
 
 
-def _longest_context(
-    config: ModelConfig, free_bytes: int, batch: int, element_bytes: float, devices: int
-) -> int | None:
+def _longest_context(serving: Serving, free_bytes: int) -> int | None:
     """Return the most tokens of each sequence whose caches fit, 0 if none do; None if there is no
     limit.
 
     A cache does not grow without limit if each layer has a window or a state.
     """
-    needed = partial(
-        kv_cache_bytes, config, batch=batch, element_bytes=element_bytes, devices=devices
-    )
+    needed = serving.cache_bytes
     if needed(MAX_EXTENT) <= free_bytes:
         return None
     if free_bytes <= 0:

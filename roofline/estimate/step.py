@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from results.show.units import quantity
 from roofline.accounting.activations import (
-    Kernels,
     checkpoint_group,
     model_activations,
     recomputed_layers,
@@ -130,13 +129,9 @@ class Layout:
         return self.plan.sharding.stage(self.plan.config)
 
     @cached_property
-    def kernels(self) -> Kernels:
-        return replace(self.plan.kernels, tensor_parallel=self.plan.sharding.tensor_parallel)
-
-    @cached_property
     def total_bytes(self) -> int:
         """Memory of the fuller device."""
-        return sum(step_memory(self.plan).parts().values())
+        return step_memory(self.plan).total
 
     @property
     def bubble(self) -> float:
@@ -189,7 +184,7 @@ class Layout:
         context = sharding.context_parallel
         tokens = plan.tokens // context
         hidden_bytes = tokens * plan.config.width * plan.recipe.activation_bytes
-        own_bytes = hidden_bytes // self.kernels.token_ways
+        own_bytes = hidden_bytes // plan.shared_kernels.token_ways
         rounds = micro_batches * (6 if checkpoint_group(plan.checkpoint, self.stage.layers) else 4)
         send("tensor", "all-reduce", hidden_bytes, tensor, self.stage.layers * rounds)
         # Each device needs all keys and values, forward and backward, and their gradients return.
@@ -232,7 +227,7 @@ class Layout:
         Attention scores are computed in 16 bits.
         """
         plan = self.plan
-        kernels = self.kernels
+        kernels = plan.shared_kernels
         ways = plan.sharding.tensor_parallel
         context = plan.sharding.context_parallel
         sequences = plan.batch // plan.micro_batches
@@ -305,8 +300,7 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        ways = self.plan.sharding
-        return ways.same_weights * ways.tensor_parallel * ways.pipeline_parallel
+        return self.plan.sharding.devices
 
     def row(self) -> Row:
         sharding = self.plan.sharding
@@ -316,12 +310,11 @@ class Layout:
         row |= asdict(sharding)
         row["micro_batches"] = self.plan.micro_batches
         row["total_bytes"] = self.total_bytes
-        row["memory_bytes"] = self.use.machine.usable_memory_bytes
         row |= {f"sent_{kind}_bytes": sent[kind] for kind in KINDS}
         row["sent_bytes"] = sum(sent.values())
         row["bubble"] = self.bubble
         row["communication"] = waiting_s / self.seconds
-        row["seconds"] = self.seconds
+        row["gpus"] = self.devices
         return row
 
 

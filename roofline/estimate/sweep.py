@@ -12,18 +12,19 @@ from typing import NamedTuple
 from results.show.terminal import one_line
 from roofline import estimate
 from roofline.accounting.config import ConfigError
-from roofline.estimate.answer import Row
+from roofline.estimate.answer import Row, filled
 from roofline.estimate.question import (
     Estimate,
     exact,
     is_of_all,
-    parameters,
     positive,
     size,
     values_of,
 )
 
 MAX_POINTS = 1000
+MACHINES = ("gpu", "dtype", "convention")
+"""Columns that are shown if their values differ."""
 RANGE = re.compile(r"([^:,]+):([^:,]+):([x+])([^:,]+)")
 
 
@@ -75,21 +76,13 @@ class Sweep(NamedTuple):
     @property
     def columns(self) -> list[str]:
         """Columns of the printed table: the options, varying machines, and the main results."""
-        known: set[str] = set()
-        for row in self.rows:
-            known.update(key for key, value in row.items() if value is not None)
         names = [over.option for over in self.overs]
-        shown = list(self.rows[0])
-        if self.main:
-            shown = [*self.main, "critical_batch"]
-            for name in ("convention", "dtype", "gpu"):
-                if len({row.get(name) for row in self.rows}) > 1:
-                    shown.insert(0, name)
-        names += [key for key in shown if key in known and key != "reason"]
-        if any(row.get("fits") is False for row in self.rows):
-            names.append("fits")
-        if "reason" in known:
-            names.append("reason")
+        main = [*self.main, "critical_batch"] if self.main else self.rows[0]
+        for name in (*MACHINES, *main, "fits", "reason"):
+            values = {row.get(name) for row in self.rows}
+            is_told = len(values) > 1 if name in MACHINES else values != {None}
+            if is_told and (name != "fits" or False in values):
+                names.append(name)
         return list(dict.fromkeys(names))
 
 
@@ -102,11 +95,6 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
             "batch=1,8,64"
         )
     function: Estimate = getattr(estimate, name)
-    known = [parameter.name for parameter in parameters(function).values()]
-    unknown = [option for option in swept_options if option not in known]
-    if unknown:
-        options = ", ".join(f"--{option}" for option in known)
-        raise ConfigError(f"{name} has no option --{unknown[0]}; it has {options}")
     count = prod(len(over.values) for over in overs)
     if count > MAX_POINTS:
         raise ConfigError(f"{count:,} points exceed {MAX_POINTS:,}")
@@ -133,25 +121,17 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
             continue
         main = answer.main
         parts[point[swept_options[0]]] = answer.values.get("components", {})
-        answers = answer.rows
-        if not answers:
-            answers = [answer.values]
-        elif len(answers) == 1:
-            answers = [answer.values | answers[0]]
-        for row in answers:
+        for row in answer.rows or [{}]:
             plain = {
                 key: value
-                for key, value in row.items()
+                for key, value in (answer.values | row).items()
                 if value is None or isinstance(value, str | int | float)
             }
-            rows.append({**plain, **here, "reason": None})
+            rows.append({**here, **plain, **here, "reason": None})
     if main is None:
         raise problem or ConfigError("nothing to sweep")
-    names = dict.fromkeys(swept_options)
-    for row in rows:
-        names |= dict.fromkeys(row)
     main = [key for key in main if key not in swept_options]  # it would be drawn over itself
-    return Sweep(overs, main, [names | row for row in rows], parts)
+    return Sweep(overs, main, filled(rows), parts)
 
 
 def _typed(value: str) -> float | str:
@@ -165,10 +145,9 @@ def memory_marks(rows: Sequence[Row], option: str) -> dict[str, float]:
     """Return the value of an option at which the model stops or starts to fit in memory, by its
     label.
     """
-    values = sorted((row[option], row.get("fits") is not False) for row in rows)
-    too_large = [value for value, fits in values if not fits]
+    too_large = [row[option] for row in rows if row.get("fits") is False]
     if not too_large:
         return {}
-    if values[-1][1]:  # such as more devices
-        return {f"does not fit up to {too_large[-1]:g}": too_large[-1]}
-    return {f"does not fit from {too_large[0]:g}": too_large[0]}
+    least, most = min(too_large), max(too_large)
+    is_up_to_the_end = most == max(row[option] for row in rows)
+    return {f"does not fit: {least:g} to {most:g}": least if is_up_to_the_end else most}

@@ -204,14 +204,19 @@ def test_states_have_the_bytes_that_transformers_allocates(values):
 
 @pytest.mark.parametrize(
     ("family", "device"),
-    [("gemma3n_text", "cpu"), ("gemma4_text", "meta"), ("mimo_v2_flash", "meta")],
+    [
+        ("gemma3n_text", "cpu"),
+        ("gemma4_text", "meta"),
+        ("mimo_v2_flash", "meta"),
+        ("dots3_note_text", "meta"),
+    ],
 )
 def test_layers_with_other_heads_or_without_keys_of_their_own(family, device):
     """Google, Gemma 3n (2025): 4B parameters without the embeddings of layers; the last 15 layers
     use the keys and values of others.
     """
     small = {"model_type": family, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 512}
-    small["vocab_size_per_layer_input"] = 512
+    small |= {"vocab_size_per_layer_input": 512, "pad_token_id": 0}
     cached = kv_cache_bytes(read_config(small, "config.json"), 5)
     assert cached == allocated(small, ("keys", "values"), device)
     config = read_config({"model_type": family}, "config.json")
@@ -245,6 +250,7 @@ def test_tensor_parallelism_repeats_the_cache_but_not_states():
         ({"model_type": "t5"}, "an encoder and a decoder, which `params` counts; or give its dim"),
         ({"model_type": "rwkv"}, "num_attention_heads"),
         ({"model_type": "zamba2"}, "its layers share weights"),
+        ({"model_type": "inkling2_loop"}, "its layers share weights, or run several times"),
         (QWEN3_NEXT | {"num_hidden_layers": 10**18}, "more than 1,000 layers"),
         (QWEN3_NEXT | {"num_experts_per_tok": 600}, "more experts than there are"),
         ({"model_type": "olmo", "num_hidden_layers": 0}, "a size is below 1"),
@@ -303,6 +309,8 @@ def test_layers_of_an_mlp_have_no_cache_and_unknown_kinds_are_named():
     kinds = {"layers_block_type": ["mamba", "moe", "attention", "moe"]}
     mixed = read_config({"model_type": "nemotron_h", **kinds}, "config.json")
     assert (mixed.layers, mixed.cached_layers) == (4, 1)
+    wide = read_config({"model_type": "cpmant", "dim_head": 256}, "config.json")
+    assert kv_bytes_per_token(wide) == 48 * 2 * 32 * 256 * 2
     sparse = read_config({"model_type": "deepseek_v32"}, "config.json")
     note = "layers of indexed_attention are counted as attention to all keys"
     assert note in sparse.assumptions
@@ -323,7 +331,7 @@ def test_without_transformers_the_command_to_install_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigError, match="pip install 'roofmark") as refusal:
         read_config({"model_type": "jamba"}, "config.json")
-    assert "--experts) or --params" in str(refusal.value)
+    assert "--experts-per-token) or its size (--params, --active-params)" in str(refusal.value)
 
 
 def test_warnings_of_the_caller_stay_on():

@@ -98,11 +98,6 @@ def test_a_wrong_value_is_named_with_what_is_allowed(key, value):
     assert "\x1b" not in message
 
 
-def test_heads_that_cannot_share_are_refused():
-    assert "not a multiple" in refused(num_key_value_heads=7)
-    assert "is not a multiple of" in refused(num_attention_heads=40)
-
-
 @pytest.mark.parametrize("family", [7, ["llama"]])
 def test_an_architecture_is_a_name(family):
     assert "'model_type' is " in refused(model_type=family)
@@ -185,10 +180,3 @@ def test_infinity_as_transformers_writes_it(tmp_path):
     values = {**VARIED["mamba2"], "time_step_limit": [0.0, float("inf")]}
     path.write_text(json.dumps(values))
     assert load_config(path).layers == VARIED["mamba2"]["num_hidden_layers"]
-
-
-def test_an_unknown_preset_names_the_closest():
-    with pytest.raises(ConfigError, match=r"unknown model 'llama3-8b': did you mean llama-3-8b"):
-        load_preset("llama3-8b")
-    with pytest.raises(ConfigError, match="see python -m roofline estimate params --help"):
-        load_preset("../../etc/passwd")

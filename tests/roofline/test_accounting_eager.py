@@ -9,7 +9,6 @@ import torch
 from test_accounting_counted import real_model
 from test_accounting_parameters import VARIED
 from test_accounting_saved import DTYPES, saved_bytes
-from test_estimate import data_of
 
 from roofline.accounting.activations import layer_activations, torch_kernels
 from roofline.accounting.presets import read_config
@@ -44,20 +43,3 @@ def test_a_layer_keeps_what_real_models_keep(name, element_bytes):
         kernels = replace(kernels, statistic_bytes=element_bytes)
     layer = kept_by_layers(values, 3, element_bytes) - kept_by_layers(values, 2, element_bytes)
     assert sum(layer_activations(config, SEQUENCE, BATCH, kernels).values()) == layer
-
-
-def test_eager_kernels_save_more(capsys):
-    """32 layers with 32 heads of 2,048 x 2,048 scores, in fp32 and in bf16."""
-    fused, eager = (
-        data_of(capsys, f"memory --model llama-3-8b --kernels {word}")
-        for word in ("fused", "eager")
-    )
-    scores = 32 * 32 * 2048 * 2048
-    assert eager["components"]["activations_attention_scores"] == (2 + 4) * scores
-    assert "activations_attention_scores" not in fused["components"]
-    assert any(
-        line.startswith("kernels: fused norms, flash attention") for line in fused["assumptions"]
-    )
-    assert any(
-        line.startswith("kernels: eager ones of transformers") for line in eager["assumptions"]
-    )

@@ -6,7 +6,6 @@ from test_estimate import call, data_of, text_of
 from roofline import estimate
 from roofline.accounting.inference import Serving
 from roofline.accounting.presets import load_preset
-from roofline.estimate.sweep import Over, swept
 
 
 def test_utilization_of_nanogpt(capsys):
@@ -98,6 +97,27 @@ def test_generation_by_parameters_alone(capsys):
     assert reply["seconds"] == pytest.approx(data["prefill_seconds"] + 99 * data["decode_seconds"])
 
 
+def test_a_model_of_which_a_token_uses_a_part(capsys):
+    """DeepSeek-V3: 671B parameters, 37B of them for each of 14.8T tokens. FLOPs and the bytes for
+    one token count the active ones, memory all.
+
+    Source: DeepSeek-AI, DeepSeek-V3 (2024), section 1.
+    """
+    size = "--params 671e9 --active-params 37e9"
+    assert data_of(capsys, f"flops {size} --tokens 14.8T")["run_flops"] == 6 * 37e9 * 14.8e12
+    line = f"{size} --gpu h200-sxm --gpus 8 --weight-dtype fp8e4m3"
+    one = data_of(capsys, f"infer {line} --prompt 1")
+    assert (one["weight_bytes"], one["decode_bytes"]) == (671e9, 37e9)
+    assert one["decode_flops"] == 2 * 37e9
+    two = data_of(capsys, f"infer {line} --batch 2")
+    assert two["decode_bytes"] == pytest.approx(37e9 * (2 - 37 / 671))
+    run = data_of(capsys, f"gpus {size} --recipe bf16-master --tokens 14.8T --gpu h100-sxm")
+    assert run["state_bytes"] == 16 * 671e9
+    assert run["flops"] == pytest.approx(6 * 37e9 * 14.8e12)
+    assert call("flops", "--params", "37e9", "--active-params", "671e9") == 2
+    assert "--active-params 6.71e+11 exceeds --params" in capsys.readouterr().err
+
+
 def test_a_budget_is_drawn_as_parameters_against_tokens(tmp_path):
     """C = 6 N D and D = 20 N meet in the compute-optimal model; a run of the budget lies on the
     first.
@@ -134,7 +154,7 @@ def test_devices_needed(capsys, line, gpus, bound):
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "gemma-3-1b", "mixtral-8x7b", "deepseek-v3"])
-@pytest.mark.parametrize("limits", [(989.4e12, 3.352e12), (2e12, 3e12, "int8", 1)])
+@pytest.mark.parametrize("limits", [(989.4e12, 3.352e12), (2e12, 3e12, "int8", "int8")])
 def test_a_reply_is_the_sum_of_its_steps(name, limits):
     for prompt, tokens, batch in ((5, 40, 1), (490, 60, 7), (700, 20, 3), (5, 1, 1)):
         serving = Serving(load_preset(name), batch, *limits)
@@ -313,21 +333,6 @@ def test_tokens_of_a_number_of_days(capsys):
 )
 def test_sizes_have_units(text, size):
     assert estimate.collective(gpu="h100-sxm", size=text).values["size_bytes"] == size
-
-
-def test_units_of_memory_bandwidth_and_ranges(capsys):
-    line = "infer --model llama-3-8b --peak 989e12 --bandwidth 3.35TB --memory 80GiB"
-    data = data_of(capsys, line)
-    assert data["bandwidth_bytes_per_s"] == 3.35e12
-    assert data["memory_bytes"] == 80 * 2**30
-    sizes = swept("collective", {"gpu": "h100-sxm"}, [Over.read("size=1MB,1GiB")])
-    assert [row["size"] for row in sizes.rows] == [10**6, 2**30]
-    assert Over.read("size=1MB:1GB:x10").values == [
-        "1000000",
-        "10000000",
-        "100000000",
-        "1000000000",
-    ]
 
 
 @pytest.mark.parametrize("text", ["80B", "80Gb/s", "80kGB", "GB", "1PB", "0GB"])

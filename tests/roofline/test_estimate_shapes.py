@@ -4,7 +4,6 @@ torch.
 
 import json
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,13 +13,9 @@ import roofline
 from bench.__main__ import families
 from bench.harness.op import Case
 from roofline.accounting.config import ConfigError
-from roofline.accounting.machines import bandwidth_of
 from roofline.accounting.strides import after, dense_strides
 from roofline.estimate.ladder import LADDER, OPERATIONS
-from roofline.gpu_table import find_gpu
-from roofline.machine import Ceiling
 from roofline.picture.charts import draw_lines
-from roofline.work import elementwise_work, reduction_work
 
 
 def test_the_ladder_reaches_the_ridge_with_a_matmul_of_886(capsys):
@@ -74,17 +69,6 @@ def test_what_has_no_intensity_says_why(name):
     assert "python -m bench" in str(raised.value) or "bench.fleet measures" in str(raised.value)
 
 
-def test_a_roof_is_that_of_the_mix_of_reads_and_writes():
-    ceilings = [
-        Ceiling("bandwidth", name, value, kind="measured", source="here")
-        for name, value in (("copy", 52.9e9), ("write", 69.5e9), ("read", 60e9))
-    ]
-    machine = replace(find_gpu("h100-sxm"), entries=tuple(ceilings))
-    assert bandwidth_of(machine, elementwise_work(1000, 1, 1, "fp32")) == 52.9e9
-    assert bandwidth_of(machine, reduction_work(1000, 1, 1, "fp32")) == 60e9
-    assert bandwidth_of(machine) == 69.5e9
-
-
 def test_the_ladder_is_drawn_under_the_roof_of_its_machine(tmp_path):
     path = tmp_path / "ladder.svg"
     # A copy has no FLOPs, so it has no place on logarithmic axes.
@@ -116,23 +100,13 @@ def test_an_index_has_a_position_and_a_picture_shows_the_strides(capsys):
     assert axes.get_window_extent().x1 < legend.x0 < legend.x1 < axes.figure.bbox.x1
 
 
-def test_the_minimum_time_of_a_copy_is_that_of_its_bytes(capsys):
-    """`contiguous` of the transposed MLP matrix of GPT-3, read and written at 3.352e12 B/s."""
-    words = "intensity --op copy --shape 603979776 --dtype fp32 --gpu h100-sxm"
-    [row] = data_of(capsys, words)["rows"]
-    assert row["min_time_s"] == pytest.approx(2 * 49152 * 12288 * 4 / 3.352e12)
-
-
 def test_more_rows_raise_the_intensity_of_a_matmul(capsys):
     """x (rows, 4096) W (4096, 4096): at one row it is a matrix-vector product."""
     words = "sweep matmul --shape 1x4096x4096 --gpu h100-sxm --over rows=1:4096:x16"
     rows = json.loads(text_of(capsys, f"{words} --format json"))["rows"]
     assert [row["rows"] for row in rows] == [1, 16, 256, 4096]
     assert [row["intensity"] for row in rows] == pytest.approx([1, 15.88, 227.6, 1365], rel=1e-3)
-    assert [row["flops"] for row in rows] == [2 * m * 4096**2 for m in (1, 16, 256, 4096)]
     assert [row["bound"] for row in rows] == ["memory"] * 3 + ["compute"]
-    head = text_of(capsys, words).splitlines()[0]
-    assert head.split() == ["rows", "seconds", "bound", "intensity", "flops"]
 
 
 EINSUMS = {
@@ -192,8 +166,7 @@ def test_a_product_that_is_not_one_is_one_line(options, said):
 def test_a_transposed_tensor_is_copied_to_be_reshaped(capsys):
     data = data_of(capsys, "tensor --shape 4x8 --then transpose,reshape,[0:4],contiguous")
     assert [
-        (step["op"], step["result"], step["strides"], step["bytes_copied"])
-        for step in data["steps"]
+        (step["op"], step["result"], step["strides"], step["bytes_copied"]) for step in data["rows"]
     ] == [
         ("transpose", "view", [1, 8], 0),
         ("reshape", "copy", [1], 128),

@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 from test_estimate import text_of
 
-from roofline.__main__ import main
 from roofline.estimate.answer import Answer, Step, print_answer, steps_of
 from roofline.work import Work
 
@@ -86,11 +85,6 @@ def test_parts_have_bars_in_a_terminal_alone():
     assert plain.index("what matters") < plain.index("left out")
 
 
-def test_sources_are_of_this_model_alone(capsys):
-    assert "Mixtral of Experts" not in text_of(capsys, "params --model gpt2")
-    assert "Mixtral of Experts" in " ".join(text_of(capsys, "params --model mixtral-8x7b").split())
-
-
 def test_a_step_that_needs_an_unknown_value_is_left_out():
     lines = """\
 speed | {work.flops:number} / {seconds:time} | {speed:number} FLOP/s
@@ -102,11 +96,3 @@ price | {gpus:,} devices | {price:number}
         Step("speed", "1e12 / 1 ms", "1e15 FLOP/s"),
         Step("memory", "1,024 x 80 GB", "25.0 % of 80 GB"),
     ]
-
-
-def test_a_description_is_a_whole_sentence(capsys):
-    """The first paragraph of the docstring, which may have two lines."""
-    with pytest.raises(SystemExit):
-        main(["estimate", "tensor", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "which operations on it make a view or a copy. options:" in text

@@ -138,17 +138,6 @@ def test_all_gpus_are_those_of_the_command(capsys):
     assert "utilization of its own GPU" in errors_of(opened("mfu", gpu=["all"]))[0]
 
 
-def test_what_is_left_out_and_what_is_wrong_is_said_in_words():
-    app = opened("train")
-    for text, said in (
-        ("", "expected --tokens or --days"),
-        ("--help", "'--help' is not a number"),
-        ("-1", "'-1' is not"),
-    ):
-        app.text_input(key="tokens").set_value(text).run()
-        assert said in errors_of(app)[0]
-
-
 def test_the_server_is_for_this_machine_alone_and_sends_nothing():
     from streamlit import config
 
@@ -177,13 +166,6 @@ def test_a_port_that_is_taken_or_none_and_a_missing_extra_are_one_line(capsys, m
     monkeypatch.setattr(explore, "find_spec", lambda name: None)
     assert main(["explore", "--no-browser"]) == 2
     assert install_command("explore") in capsys.readouterr().err
-
-
-def test_the_first_calculator_opens_without_an_address():
-    from streamlit.testing.v1 import AppTest
-
-    app = AppTest.from_file(str(explore.APP), default_timeout=60).run()
-    assert app.title[0].value == "Elements and bytes of a tensor, and which operations copy it"
 
 
 HOSTILE = (

@@ -8,7 +8,6 @@ import tomllib
 from pathlib import Path
 from random import Random
 
-import msgspec
 import pytest
 
 from roofline.__main__ import main
@@ -22,7 +21,6 @@ from roofline.gpu_table import (
     load_gpus,
     load_rates,
 )
-from roofline.machine import Machine
 from roofline.model import ridge_intensity
 
 PUBLISHED = list(
@@ -139,11 +137,6 @@ def test_every_file_has_a_head_and_sources_with_provenance():
         assert {source.partition(":")[0] for source in GPUS[slug].sources} <= set(PROVENANCE)
 
 
-def test_no_two_files_share_a_driver_name():
-    names = [name for gpu in GPUS.values() for name in gpu.driver_names]
-    assert len(names) == len(set(names))
-
-
 def test_what_devices_report_lies_within_the_marketed_memory():
     shares = [
         g.memory_reported_bytes / g.memory_bytes for g in GPUS.values() if g.memory_reported_bytes
@@ -153,15 +146,9 @@ def test_what_devices_report_lies_within_the_marketed_memory():
     assert max(shares) < 1
 
 
-def test_twenty_rate_classes_and_all_are_used():
-    assert len(load_rates()) == 20
-    assert {gpu.rate_class for gpu in GPUS.values() if gpu.rate_class} == set(load_rates())
-
-
 def test_every_value_of_a_file_is_one_that_its_key_may_hold():
     for slug in GPUS:
         data = FILES[slug]
-        msgspec.convert({**data, "slug": slug}, Machine)
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
         assert data.keys() >= {
             "driver_names",
@@ -186,10 +173,6 @@ def test_peaks_and_kinds_of_a_file_fit_together():
     for slug in GPUS:
         data = FILES[slug]
         peaks, kinds = data["peaks_flops_per_s"], data.get("kinds", {})
-        known = {key for rates in load_rates().values() for key in rates}
-        assert peaks
-        assert known >= {*peaks, *data.get("unsupported", ()), *data.get("capped", ())}
-        assert all(1e10 <= peak <= 1e18 for peak in peaks.values())
         assert not set(data.get("unsupported", ())) & set(peaks)
         assert set(data.get("capped", ())) <= set(peaks)
         assert set(kinds) <= {*data, *peaks}

@@ -8,7 +8,6 @@ import pytest
 
 from roofline import gpu_table
 from roofline.gpu_table import (
-    PEAKS_OF_DTYPE,
     UnknownGpuError,
     clock_limited_flops_per_s,
     find_gpu,
@@ -18,7 +17,6 @@ from roofline.gpu_table import (
     unknown_gpu,
 )
 from roofline.machine import Machine
-from roofline.work import DTYPES
 
 GPUS = load_gpus()
 MIB = 1 << 20
@@ -31,10 +29,6 @@ H100_TFLOPS = {
 
 def tera(gpu, quantity):
     return {entry.name: entry.value / 1e12 for entry in gpu.entries if entry.quantity == quantity}
-
-
-def test_every_dtype_has_a_rule():
-    assert tuple(PEAKS_OF_DTYPE) == DTYPES
 
 
 # Dense peaks, TFLOP/s, as the datasheets give them. Sums in fp16 never count: RTX 4090 has 330.3

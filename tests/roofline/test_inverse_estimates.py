@@ -99,7 +99,9 @@ def test_all_gpus_are_those_that_fit_the_best_first(name, given, key, is_less_be
     assert values == sorted(values, reverse=not is_less_better)
     if "gpus" in given:
         left_out = next(
-            line for line in answer.assumptions if line.startswith("left out for memory:")
+            line
+            for line in answer.assumptions
+            if line.startswith("left out, too small or too slow:")
         )
         assert "a100-sxm-40gb" in left_out  # 2 x 40 GB are less than 141 GB
         assert "a100-sxm-40gb" not in slugs
@@ -122,7 +124,7 @@ def test_the_batch_at_a_latency_is_the_largest():
     assert estimate.infer(**given, latency="20 ms").values == found.values
     full = {"model": "deepseek-v3", "gpus": 8, "weight_dtype": "fp8e4m3", "latency": "1s"}
     (warning,) = estimate.infer(**full, gpu="h100-sxm").warnings  # one sequence takes 99 %
-    assert "99.1 % of the memory" in warning
+    assert "only 0.9 % of 8 x h100-sxm" in warning
     assert "h100-sxm" not in [row["gpu"] for row in estimate.infer(**full, gpu="all").rows]
     ranked = estimate.infer(model="llama-3-70b", gpu="all", gpus=4, latency=0.03)
     assert all(row["decode_seconds"] <= 0.03 for row in ranked.rows)
@@ -183,11 +185,6 @@ def test_speculative_decoding_gives_the_expected_tokens_of_a_cycle():
 def test_all_gpus_are_refused_where_they_have_no_answer(name, given, said):
     with pytest.raises(ValueError, match=said):
         getattr(estimate, name)(**given, gpu="all")
-
-
-def test_all_gpus_stand_alone():
-    with pytest.raises(ValueError, match="as it is: remove other GPUs"):
-        estimate.infer(model="llama-3-8b", gpu="all,h100-sxm")
 
 
 def test_prices_by_name_rank_gpus_first():
@@ -276,7 +273,8 @@ def test_the_proposed_layout_fits_and_is_the_fastest():
         model="llama-3-70b", gpu="h100-sxm", gpus=64, batch=512, sequence=8192, checkpoint="full"
     )
     assert all(row["total_bytes"] <= row["memory_bytes"] for row in answer.rows)
-    assert [row["seconds"] for row in answer.rows] == sorted(row["seconds"] for row in answer.rows)
+    times = [row["step_seconds"] for row in answer.rows]
+    assert times == sorted(times)
     memory = estimate.memory(
         model="llama-3-70b",
         recipe="bf16-master",
@@ -315,7 +313,7 @@ def test_layouts_of_a_model_with_experts_split_them():
     assert answer.main_texts()[-2:] == ["ZeRO 3", f"{best['step_range']} for a step"]
     known = estimate.train(**shape, expert_parallel=64, zero=3).values
     assert best["expert_parallel"] > 1
-    assert best["seconds"] <= known["step_seconds"] < 40
+    assert best["step_seconds"] <= known["step_seconds"] < 40
 
 
 def test_layouts_split_long_sequences_where_nothing_else_fits():
@@ -325,7 +323,7 @@ def test_layouts_split_long_sequences_where_nothing_else_fits():
     best = estimate.parallel(**shape).values
     known = estimate.train(**shape, zero=3, context_parallel=8).values
     assert best["context_parallel"] > 1
-    assert best["seconds"] <= known["step_seconds"]
+    assert best["step_seconds"] <= known["step_seconds"]
 
 
 @pytest.mark.parametrize(

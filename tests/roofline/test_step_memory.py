@@ -4,10 +4,7 @@ torch.
 
 from dataclasses import replace
 
-import pytest
-
 from roofline.accounting.activations import Kernels
-from roofline.accounting.config import ConfigError
 from roofline.accounting.presets import load_preset
 from roofline.accounting.state import RECIPES, Lora, Sharding
 from roofline.accounting.step_memory import StepPlan, step_memory
@@ -108,10 +105,3 @@ def test_adapters_need_no_gradients_of_frozen_weights():
     trained, adapted = step_memory(step), step_memory(replace(step, lora=Lora(4)))
     assert trained.moment.name == "embedding"
     assert adapted.moment.temporary < 4 * V * H < trained.moment.temporary
-
-
-def test_unknown_words_are_refused():
-    with pytest.raises(ConfigError, match="unknown checkpointing"):
-        step_memory(plan(checkpoint="some"))
-    with pytest.raises(ConfigError, match="unknown optimizer"):
-        step_memory(plan(optimizer="magic"))

@@ -99,10 +99,13 @@ def fails(x):
             lambda x: bench.measure(torch.Generator().seed, in_place=True, device="cpu"),
             "in_place=True restores positional tensors, but there are none",
         ),
-        (lambda x: bench.measure(print, inputs=lambda: ([1], "a")), "inputs= returned no tensors"),
+        (
+            lambda x: bench.measure(print, inputs=lambda: ([1], "a")),
+            "inputs= returned no new tensors",
+        ),
         (
             lambda x: bench.measure(torch.relu, inputs=lambda: torch.empty(0)),
-            "inputs= returned no tensors",
+            "inputs= returned no new tensors",
         ),
         (
             lambda x: bench.measure(torch.mv, x.diag().to_sparse(), x),
@@ -114,7 +117,7 @@ def fails(x):
         ),
         (
             lambda x: bench.measure(torch.relu, inputs=lambda: x),
-            "inputs= returned the same tensors again",
+            "inputs= returned no new tensors",
         ),
     ],
 )

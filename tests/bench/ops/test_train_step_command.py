@@ -82,9 +82,6 @@ def test_train_step_json_has_phases_rates_memory_and_flops(capsys, runs):
     assert record["bytes_written"] == state
     assert record["bytes_read"] == state + memory["estimated"]["inputs"]
     assert memory["error_pct"]["total"] == 0
-    phases = memory["measured"]["phases"]
-    assert list(phases) == list(spent)
-    assert phases["zero_grad"] == 0 < phases["clip"] < 0.01 * phases["backward"]
     assert record["counted_flops"] == record["counted_flops_estimated"]
     assert sum(record["counted_flops_by_operation"].values()) == record["counted_flops"]
     assert record["verified"]["before"]["max_error_of_bound"] < 1
@@ -110,7 +107,7 @@ def test_train_step_table_shows_steps_and_memory(capsys):
     memory = lines.index(next(line for line in lines if line.startswith("memory at its peak, MB")))
     assert "kept by layers" in lines[memory + 1]
     rows = [line.split() for line in lines[memory + 2 : memory + 4]]
-    assert [row[:2] for row in rows] == [["2x32", "fp32"], ["2x32", "amp"]]
+    assert [row[4] for row in rows] == ["fp32", "amp"]
     assert rows[0].count("=") == 5  # peak, weights, gradients, state, inputs: predicted to the byte
     assert "largest error" in err
 

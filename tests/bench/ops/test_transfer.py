@@ -16,7 +16,6 @@ import torch
 from bench.harness import transfer as harness
 from bench.harness.data.inputs import Rotation
 from bench.harness.device.device import Device
-from bench.harness.device.telemetry import row_telemetry
 from bench.harness.timing.protocol import Samples
 from bench.transfer import MEMORY, TRANSFER, Options, blank_records, copy_record, main
 from results.record import Record
@@ -39,7 +38,6 @@ def command(capsys):
 @pytest.fixture
 def measured(quick, command, monkeypatch):
     """Return a function that measures briefly and returns exit code and records."""
-    monkeypatch.setattr(harness, "ROUNDS_S", 0.01)
     monkeypatch.setattr(harness, "FILE_BYTES", 2**16)
 
     def measured(*words):
@@ -61,7 +59,7 @@ def test_pcie_bandwidths_agree_with_published_ones(generation, published_gb_per_
     assert narrow * 2 == wide
 
 
-def test_the_copy_runs_while_the_matmuls_do(monkeypatch):
+def test_the_copy_runs_while_the_matmuls_do(quick, monkeypatch):
     """Copy and matmuls meet in every second call: running one after the other breaks the
     barrier.
     """
@@ -82,21 +80,13 @@ def test_the_copy_runs_while_the_matmuls_do(monkeypatch):
                 barrier.wait(30)
 
     monkeypatch.setattr(harness, "Matmuls", Meeting)
-
-    def waiting(*snapshots):
-        return row_telemetry(*snapshots) | {"core_wait": 0.5}
-
-    monkeypatch.setattr(harness, "ROUNDS_S", 0.0)
-    monkeypatch.setattr(harness, "row_telemetry", waiting)
     record = harness.measure_overlap(
         copy_record("overlap", CPU, 64, "pageable", "blocking"), [copy], CPU, seed=0
     )
-    assert [*map(len, (record.details.copy_s, record.details.compute_s, record.samples_s))] == [
-        harness.MIN_ROUNDS
-    ] * 3
+    count = len(record.samples_s)
+    assert count >= 5
+    assert (len(record.details.copy_s), len(record.details.compute_s)) == (count, count)
     assert record.flops == 8
-    assert record.flags == ("preempted",)
-    assert "waited for a core 50 %" in record.flag_reasons["preempted"]
 
 
 @pytest.mark.parametrize(

@@ -184,13 +184,12 @@ def test_functions_that_cannot_be_loaded_fail_alone(others, runs, capsys):
         )
         == 1
     )
-    out, err = capsys.readouterr()
+    out = capsys.readouterr().out
     found = {record["provider"]: record for record in json.loads(out)["records"]}
     assert {found["torch"]["status"], found["mine.py:gelu"]["status"]} == {"ok"}
     for provider, reason in wanted.items():
         assert found[provider]["status"] == "failed"
         assert found[provider]["reason"].startswith(reason)
-        assert f"provider '{provider}': {reason}" in err
 
 
 IMPORTS = [
