@@ -50,7 +50,6 @@ def test_explain_knows_the_columns_of_other_tables():
     audited = {TITLES.get(name, name) for name in AUDIT_COLUMNS}
     others = {
         *train_step.MEMORY,
-        *train_step.IN_PHASES,
         *step.PHASES,
         "allocator peak",
         *profiler.BY,
