@@ -95,6 +95,7 @@ def answer(text: str) -> list[str]:
 
 
 def glossary(console: Console) -> None:
+    console.width = min(console.width, 100)
     for kind, words in KINDS.items():
         rows = [{kind: Cell(name), "meaning": Cell(word.meaning)} for name, word in words.items()]
         print_cells(console, rows, "meaning")
