@@ -159,14 +159,20 @@ def train(
         trained = tokens or (days or 0) * SECONDS_PER_DAY * use.speed(gpus) / run.per_token
         flops = run.per_token * trained
         seconds = flops / use.speed(gpus)
-        row = use.row | {"gpus": gpus, "mfu": use.mfu, "flops": flops, "seconds": seconds}
-        row |= use.cost(gpus, seconds)
-        row |= {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600}
+        row = use.row | use.cost(gpus, seconds)
+        row |= {
+            "gpus": gpus,
+            "mfu": use.mfu,
+            "flops": flops,
+            "tokens": trained,
+            "seconds": seconds,
+            "days": seconds / SECONDS_PER_DAY,
+            "device_hours": gpus * seconds / 3600,
+        }
         if carbon:
             if row["energy_j"] is None:
                 raise ConfigError(f"--carbon: the power of {use.machine.slug} is unknown")
             row["co2_t"] = row["energy_j"] / 3.6e9 * carbon / 1000
-        row["tokens"] = trained
         memory_bytes = use.machine.usable_memory_bytes
         needed = -(-whole_state // memory_bytes) if memory_bytes else None
         rows.append(row | fit_row(use.machine, state_each, needed))
@@ -321,11 +327,17 @@ def gpus(
         notes += _notes_on_flops(config, sequence, run)
     rows = []
     for use in uses.uses:
-        row = use.row
-        row["gpus"] = for_memory = ceil(state / memory_of(use.machine))
-        row |= {"bound": "memory", "days": None, "mfu": None}
-        row |= {"gpus_for_memory": for_memory, "gpus_for_time": None}
-        row |= {"state_bytes": state, "flops": flops}
+        for_memory = ceil(state / memory_of(use.machine))
+        row = use.row | {
+            "gpus": for_memory,
+            "bound": "memory",
+            "days": None,
+            "mfu": None,
+            "gpus_for_memory": for_memory,
+            "gpus_for_time": None,
+            "state_bytes": state,
+            "flops": flops,
+        }
         if flops is not None:
             days_of_one = flops / use.speed(1) / SECONDS_PER_DAY
             if days is not None:
