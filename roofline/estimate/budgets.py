@@ -259,10 +259,16 @@ def mfu(
             counts = train_flops(config, sequence, 1, name, checkpoint)
             reached = counts.per_token * speed
             executed = counts.hardware_flops / counts.tokens * speed
-            row = use.row | {"gpus": gpus, "convention": name, "flops_per_token": counts.per_token}
-            row["arithmetic"] = counts.arithmetic
-            row |= {"flops_per_s": reached, "mfu": share_of(reached, use.speed(gpus))}
-            row |= {"hfu": share_of(executed, use.speed(gpus)), "tokens_per_s": speed}
+            row = use.row | {
+                "gpus": gpus,
+                "convention": name,
+                "flops_per_token": counts.per_token,
+                "arithmetic": counts.arithmetic,
+                "flops_per_s": reached,
+                "mfu": share_of(reached, use.speed(gpus)),
+                "hfu": share_of(executed, use.speed(gpus)),
+                "tokens_per_s": speed,
+            }
             rows.append(row)
     row = rows[0]
     too_fast = [f"{row['gpu']}, {row['convention']}" for row in rows if row["hfu"] > 1]
@@ -407,8 +413,13 @@ def fit(
     rows: list[Row] = []
     for machine in machines:
         memory_bytes = memory_of(machine)
-        row: Row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_bytes}
-        row |= {"params": int(memory_bytes * gpus / each), "bytes_per_param": each}
+        row: Row = {
+            "gpu": machine.slug,
+            "gpus": gpus,
+            "memory_bytes": memory_bytes,
+            "params": int(memory_bytes * gpus / each),
+            "bytes_per_param": each,
+        }
         rows.append(row)
         sold = (machine.memory_bytes or 0) * 10**9 // 2**30
         if sold:

@@ -226,9 +226,16 @@ def collective(
         links = network_of(machine, options)
         seconds = links.seconds(kind, size, gpus, stride=1)
         sent_bytes = size * bus_factor(kind, gpus)
-        row: Row = {"gpu": machine.slug, "kind": kind, "gpus": gpus, "size_bytes": size}
-        row |= {"seconds": seconds, "sent_bytes": sent_bytes}
-        rows.append(row | {"bandwidth_bytes_per_s": sent_bytes / seconds})
+        row = {
+            "gpu": machine.slug,
+            "kind": kind,
+            "gpus": gpus,
+            "size_bytes": size,
+            "seconds": seconds,
+            "sent_bytes": sent_bytes,
+            "bandwidth_bytes_per_s": sent_bytes / seconds,
+        }
+        rows.append(row)
         notes.append(links.source)
     return Answer(
         main=("seconds",),

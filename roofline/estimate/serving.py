@@ -494,11 +494,17 @@ def context(
     for machine in machines:
         memory_bytes = memory_of(machine)
         free = int(utilization * gpus * memory_bytes) - weight_bytes
-        row: Row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_bytes}
-        row |= {"free_bytes": free, "fits": free >= 0, "kv_bytes_per_token": per_token}
-        row["context"] = _longest_context(serving, free)
-        row["batch"] = max(0, free) // cache_bytes
-        row["data_parallel_batch"] = None
+        row: Row = {
+            "gpu": machine.slug,
+            "gpus": gpus,
+            "memory_bytes": memory_bytes,
+            "free_bytes": free,
+            "fits": free >= 0,
+            "kv_bytes_per_token": per_token,
+            "context": _longest_context(serving, free),
+            "batch": max(0, free) // cache_bytes,
+            "data_parallel_batch": None,
+        }
         if copies > 1:
             left = max(0, free - repeated_bytes)
             left //= gpus * one._replace(devices=1).cache_bytes(prompt)
