@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as bench
+from bench.harness.calibrate.bandwidth import MIXES
 from bench.harness.cli import main
 from bench.harness.cli.arguments import build_parser
 from results.__main__ import main as results_main
@@ -287,8 +288,9 @@ def test_table_has_machine_ceilings_rows_and_saved_path(runs):
     )
     assert ", python 3." in machine
     assert f"torch {environment['versions']['torch']}" in machine
-    cache = "a level of no bytes bandwidth 20 GB/s measured"
-    assert ceilings == f"copy bandwidth 20 GB/s measured; {cache}; fp32 peak 10 TFLOP/s measured"
+    names = (*MIXES, "a level of no bytes")
+    bandwidths = "; ".join(f"{name} bandwidth 20 GB/s measured" for name in names)
+    assert ceilings == f"{bandwidths}; fp32 peak 10 TFLOP/s measured"
     assert (
         command == "python -m bench.elementwise --op relu,add --size 4KiB --dtype fp32 --device cpu"
     )
