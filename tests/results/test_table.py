@@ -223,45 +223,11 @@ def test_an_interval_that_did_not_narrow_is_flagged_once(make_environment, make_
     assert "not converged" not in rendered(make_environment(), [flagged])
 
 
-@pytest.mark.parametrize("width", [20, 40, 60, 70, 80, 100, 120, 150])
-def test_narrow_terminal_cuts_no_number(make_environment, make_record, width):
-    text = rendered(make_environment(), [make_record()], width)
-    table = text[text.index("─") :].replace(";", " ").split()
-    for whole in (
-        "torch",
-        "1024x1024x1024",
-        "bf16",
-        "4.295",
-        "500",
-        "73.2%",
-    ):
-        assert whole in table
-    assert "…" not in text
-
-
 @pytest.mark.usefixtures("capsys")
 def test_a_pipe_gets_whole_lines(make_environment, make_skipped):
     rows = [make_skipped(reason="needs 412 GB, the device has 141 GB free; " * 5)]
     text = drawn(lambda console: render_table(make_environment(), rows, console))
     assert rows[0].reason.strip() in text
-
-
-@pytest.mark.parametrize("width", [60, 80])
-def test_median_interval_rate_and_mfu_leave_a_narrow_terminal_last(
-    make_environment, make_record, width
-):
-    records = [
-        make_record(op=op, provider=provider)
-        for op in ("matmul", "gelu")
-        for provider in ("torch", "a.py:f")
-    ]
-    titles = next(
-        line
-        for line in rendered(make_environment(), records, width).splitlines()
-        if "median" in line
-    )
-    assert {"median", "95%", "CI", "TFLOP/s", "bound", "MFU"} <= set(titles.split()) or width < 80
-    assert {"median", "95%", "CI", "TFLOP/s", "MFU"} <= set(titles.split())
 
 
 @pytest.mark.parametrize(
