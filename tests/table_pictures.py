@@ -52,10 +52,11 @@ class Screens:
         self.columns.clear()
         text = self.text(width, act)
         assert self.columns
+        left_out = " ".join(" ".join(re.findall(r"too narrow for:([^()]*)", text)).split())
         for column in self.columns:
             cells = [cell for cell in column.cells if cell not in grid.NOTHING]
-            for cell in (column.title, *cells) if cells else ():
-                assert all(word in text for word in cell.split()), column.title
+            is_whole = all(word in text for cell in cells for word in cell.split())
+            assert is_whole or " ".join(column.title.split()) in left_out, column.title
         assert max(map(len, re.findall("─+", text))) <= width
         return text
 

@@ -348,7 +348,7 @@ def print_table(compared: Compared, console: Console) -> None:
     print_lines(console, *_run_lines(compared))
     if compared.rows:
         console.print()
-        print_cells(console, _rows(compared), "reason")
+        print_cells(console, _rows(compared), "reason", ("op", "dtype", "provider"))
     if compared.unmatched:
         listed = (f"  {printable(describe(row))}" for row in compared.unmatched)
         print_lines(console, "\nnot compared:", *listed, indent="    ")

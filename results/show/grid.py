@@ -5,9 +5,9 @@
 
 prints a column for each title, and the flags as the notes of the rows; `print_grid` takes columns.
 On a narrow terminal, notes move below their rows, and columns with `leaves` join them in the order
-of these numbers, until the others fit. No cell is cut or omitted. In a pipe or a file, each row is
-one line with all columns and its note. Cells are aligned here: `rich.Table` takes ten times as long
-for thousands of rows.
+of these numbers, until the others fit; some tables have headings there, and omit numbers. No cell
+is cut. In a pipe or a file, each row is one line with all columns and its note. Cells are aligned
+here: `rich.Table` takes ten times as long for thousands of rows.
 
 Text from a file may contain control sequences, which are escaped.
 """
@@ -149,11 +149,13 @@ def print_cells(
     console: Console,
     rows: Sequence[Cells],
     notes_title: str = "",
+    heads: Sequence[str] = (),
+    hint: str = "",
 ) -> None:
     """Print rows as `print_grid` does; the cells of one title are their notes."""
     columns = {column.title: column for column in columns_of(rows)}
     notes = columns.pop(notes_title).cells if notes_title else ()
-    print_grid(console, columns.values(), notes, notes_title)
+    print_grid(console, columns.values(), notes, notes_title, heads, hint)
 
 
 def print_grid(
@@ -161,10 +163,14 @@ def print_grid(
     columns: Iterable[Column],
     notes: Sequence[str] = (),
     notes_title: str = "note",
+    heads: Sequence[str] = (),
+    hint: str = "",
 ) -> None:
     """Print a table to fit the console; a pipe or a file is as wide as `terminal.WIDE`.
 
-    `notes` has a text for each row, which may be empty, or none at all.
+    `notes` has a text for each row, which may be empty, or none at all. On a narrow terminal, the
+    cells of the titles in `heads` become headings of the rows that share them, and with a `hint`,
+    which says where they are, numbers that do not fit are omitted.
     """
     shown = list(map(_printable, columns))
     below = list(map(printable, notes)) if any(notes) else []
@@ -173,10 +179,17 @@ def print_grid(
         return
     beside = [*shown, Column(notes_title, below)] if below else shown
     if console.width >= WIDE or width_of(beside) <= console.width:
-        _print_rows(console, beside, [])
+        _print_rows(console, beside, [], [])
         return
-    shown, below = _fitting(shown, below, console.width)
-    _print_rows(console, shown, below)
+    shown, headings = _with_headings(shown, heads)
+    staying = _fitting(shown, console.width)
+    leaving = [column for column in shown if column not in staying]
+    omitted = [column for column in leaving if hint and column.side == "right"]
+    moved = [column for column in leaving if column not in omitted]
+    _print_rows(console, staying, headings, _with_cells(moved, below or [""] * len(headings)))
+    if omitted:
+        titles = ", ".join(column.title for column in omitted)
+        print_lines(console, f"the terminal is too narrow for: {titles} ({hint})")
 
 
 def drop_silent(rows: Sequence[Cells], always: Collection[str]) -> None:
@@ -208,29 +221,47 @@ def _printable(column: Column) -> Column:
     return replace(column, title=printable(column.title), cells=list(map(printable, column.cells)))
 
 
-def _fitting(
-    columns: Sequence[Column], notes: Sequence[str], width: int
+def _with_headings(
+    columns: Sequence[Column], heads: Sequence[str]
 ) -> tuple[list[Column], list[str]]:
-    """Return the columns that stay, and the notes with the cells of the others."""
+    """Return the remaining columns, and the heading above each row, empty if the previous row has
+    the same. Titles at the end of `heads` whose cells too few rows share keep their columns.
+    """
+    for count in range(len(heads), 0, -1):
+        heading = [column for column in columns if column.title in heads[:count]]
+        headings = []
+        last = ""
+        for cells in zip(*(column.cells for column in heading), strict=True):
+            text = " ".join(cells)
+            headings.append("" if text == last else text)
+            last = text
+        if 2 * sum(map(bool, headings)) <= max(len(headings), 2):
+            return [column for column in columns if column not in heading], headings
+    return list(columns), ["" for _ in columns[0].cells]
+
+
+def _fitting(columns: Sequence[Column], width: int) -> list[Column]:
     staying = list(columns)
     turns = [column for column in columns if column.leaves]
     for column in sorted(turns, key=lambda column: column.leaves):
         if width_of(staying) > width:
             staying.remove(column)
-    texts: list[list[str]] = [[] for _ in columns[0].cells]
-    for column in columns:
-        if column in staying:
-            continue
-        for words, cell in zip(texts, column.cells, strict=True):
-            if cell not in NOTHING:
-                words.append(f"{column.title} {cell}")
-    for words, note in zip(texts, notes, strict=False):
-        if note:
-            words.append(note)
-    return staying, list(map("; ".join, texts))
+    return staying
 
 
-def _print_rows(console: Console, columns: Sequence[Column], notes: Sequence[str]) -> None:
+def _with_cells(columns: Sequence[Column], notes: Sequence[str]) -> list[str]:
+    """Return the notes of rows, each with its cells of the columns before it."""
+    lines = []
+    for row, note in enumerate(notes):
+        cells = [(column.title, column.cells[row]) for column in columns]
+        words = [f"{title} {cell}" for title, cell in cells if cell not in NOTHING]
+        lines.append("; ".join(filter(None, [*words, note])))
+    return lines
+
+
+def _print_rows(
+    console: Console, columns: Sequence[Column], headings: Sequence[str], notes: Sequence[str]
+) -> None:
     from rich.segment import Segment, Segments
 
     def add_line(text: str, style: str) -> None:
@@ -242,6 +273,8 @@ def _print_rows(console: Console, columns: Sequence[Column], notes: Sequence[str
     if console.width < WIDE:
         add_line("─" * width_of(columns), "")
     for row, cells in enumerate(rows):
+        if headings and headings[row]:
+            add_line(headings[row], "bold")
         text = GAP.join(cells).rstrip()
         start = 0
         done = 0

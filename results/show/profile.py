@@ -475,7 +475,7 @@ def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
         row["module"] = module_cell(record)
         row["flags"] = Cell(_note(record, score))
         rows.append(row)
-    print_cells(console, rows, "flags")
+    print_cells(console, rows, "flags", hint="--format csv has all")
     rest = every[top:]
     if rest:
         share = percent(sum(op_of(record).share or 0.0 for record, _ in rest))

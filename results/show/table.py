@@ -305,7 +305,7 @@ def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) ->
         rows.append(row)
     console.print()
     drop_silent(rows, ALWAYS)
-    print_cells(console, rows, "flags")
+    print_cells(console, rows, "flags", ("op", "dtype", "provider"), "--format csv has all")
 
 
 def _print_others(records: Sequence[Record], console: Console) -> None:

@@ -281,6 +281,10 @@ class ConfigKeys:
             self.refuse(key, "true or false")
         return bool(self._values[key])
 
+    def is_on(self, key: str) -> bool:
+        """Return whether a flag is there and true."""
+        return self.has(key) and self.flag(key, False)
+
     def words(self, key: str, allowed: Sequence[str]) -> list[str] | None:
         if not self.has(key):
             return None

@@ -151,7 +151,7 @@ def _grouped(
 
 
 def _refuse_if_on(keys: ConfigKeys, name: str) -> None:
-    if keys.has(name) and keys.flag(name, False):
+    if keys.is_on(name):
         keys.refuse(name, "false")
 
 
@@ -202,7 +202,7 @@ def _gpt_neox(keys: ConfigKeys) -> Values:
 
 def _qwen(keys: ConfigKeys, **differences: Any) -> Values:
     values = _grouped(keys, **differences)
-    if not keys.has("use_sliding_window") or not keys.flag("use_sliding_window", False):
+    if not keys.is_on("use_sliding_window"):
         return values
     layers = values["layers"]
     return values | _window(keys, layers, min(layers, keys.whole("max_window_layers", least=0)))
@@ -320,14 +320,12 @@ def _opt(keys: ConfigKeys) -> Values:
         keys.refuse("word_embed_proj_dim", f"{values['width']}, as 'hidden_size'")
     if not keys.flag("layer_norm_elementwise_affine", True):
         keys.refuse("layer_norm_elementwise_affine", "true")
-    is_removed = keys.has("_remove_final_layer_norm") and keys.flag(
-        "_remove_final_layer_norm", False
-    )
     return values | {
         "position_embeddings": keys.whole("max_position_embeddings") + 2,
         **LAYER_NORM,
         **dict.fromkeys(ALL, keys.flag("enable_bias", True)),
-        "has_final_norm": keys.flag("do_layer_norm_before", True) and not is_removed,
+        "has_final_norm": keys.flag("do_layer_norm_before", True)
+        and not keys.is_on("_remove_final_layer_norm"),
     }
 
 

@@ -28,6 +28,7 @@ WRITERS: dict[str, Callable[[Any], str]] = {
     "memory": gibibytes,
     "number": number,
     "percent": lambda value: f"{100 * value:.1f} %",
+    "tera": lambda value: number(value / 1e12),
     "time": duration,
 }
 """How a text writes a value, by the format of its field: `{seconds:time}`."""
@@ -146,11 +147,10 @@ def by_machine(rows: Sequence[Row], **shared: Any) -> Row:
 
 def text_of_value(key: str, value: float | str) -> str:
     """Return a value as text with its unit: 8.03 B parameters, 7.1 GB, 143.9 days."""
+    phrase = f"{{:letters}} {key.replace('_', ' ')}"
     if isinstance(value, str):
-        return TEXTS.format(PHRASES.get(key, f"{key} by {{}}"), value)
-    if key == "flops_per_s":
-        return f"{number(value / 1e12)} TFLOP/s"
-    return TEXTS.format(PHRASES.get(key, f"{{:letters}} {key.replace('_', ' ')}"), value)
+        phrase = f"{key} by {{}}"
+    return TEXTS.format(PHRASES.get(key, phrase), value)
 
 
 PHRASES: dict[str, str] = facts_beside(__file__, "phrases.toml")

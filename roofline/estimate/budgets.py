@@ -159,14 +159,20 @@ def train(
         trained = tokens or (days or 0) * SECONDS_PER_DAY * use.speed(gpus) / run.per_token
         flops = run.per_token * trained
         seconds = flops / use.speed(gpus)
-        row = use.row | {"gpus": gpus, "mfu": use.mfu, "flops": flops, "seconds": seconds}
-        row |= use.cost(gpus, seconds)
-        row |= {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600}
+        row = use.row | use.cost(gpus, seconds)
+        row |= {
+            "gpus": gpus,
+            "mfu": use.mfu,
+            "flops": flops,
+            "tokens": trained,
+            "seconds": seconds,
+            "days": seconds / SECONDS_PER_DAY,
+            "device_hours": gpus * seconds / 3600,
+        }
         if carbon:
             if row["energy_j"] is None:
                 raise ConfigError(f"--carbon: the power of {use.machine.slug} is unknown")
             row["co2_t"] = row["energy_j"] / 3.6e9 * carbon / 1000
-        row["tokens"] = trained
         memory_bytes = use.machine.usable_memory_bytes
         needed = -(-whole_state // memory_bytes) if memory_bytes else None
         rows.append(row | fit_row(use.machine, state_each, needed))
@@ -253,10 +259,16 @@ def mfu(
             counts = train_flops(config, sequence, 1, name, checkpoint)
             reached = counts.per_token * speed
             executed = counts.hardware_flops / counts.tokens * speed
-            row = use.row | {"gpus": gpus, "convention": name, "flops_per_token": counts.per_token}
-            row["arithmetic"] = counts.arithmetic
-            row |= {"flops_per_s": reached, "mfu": share_of(reached, use.speed(gpus))}
-            row |= {"hfu": share_of(executed, use.speed(gpus)), "tokens_per_s": speed}
+            row = use.row | {
+                "gpus": gpus,
+                "convention": name,
+                "flops_per_token": counts.per_token,
+                "arithmetic": counts.arithmetic,
+                "flops_per_s": reached,
+                "mfu": share_of(reached, use.speed(gpus)),
+                "hfu": share_of(executed, use.speed(gpus)),
+                "tokens_per_s": speed,
+            }
             rows.append(row)
     row = rows[0]
     too_fast = [f"{row['gpu']}, {row['convention']}" for row in rows if row["hfu"] > 1]
@@ -321,11 +333,17 @@ def gpus(
         notes += _notes_on_flops(config, sequence, run)
     rows = []
     for use in uses.uses:
-        row = use.row
-        row["gpus"] = for_memory = ceil(state / memory_of(use.machine))
-        row |= {"bound": "memory", "days": None, "mfu": None}
-        row |= {"gpus_for_memory": for_memory, "gpus_for_time": None}
-        row |= {"state_bytes": state, "flops": flops}
+        for_memory = ceil(state / memory_of(use.machine))
+        row = use.row | {
+            "gpus": for_memory,
+            "bound": "memory",
+            "days": None,
+            "mfu": None,
+            "gpus_for_memory": for_memory,
+            "gpus_for_time": None,
+            "state_bytes": state,
+            "flops": flops,
+        }
         if flops is not None:
             days_of_one = flops / use.speed(1) / SECONDS_PER_DAY
             if days is not None:
@@ -395,8 +413,13 @@ def fit(
     rows: list[Row] = []
     for machine in machines:
         memory_bytes = memory_of(machine)
-        row: Row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_bytes}
-        row |= {"params": int(memory_bytes * gpus / each), "bytes_per_param": each}
+        row: Row = {
+            "gpu": machine.slug,
+            "gpus": gpus,
+            "memory_bytes": memory_bytes,
+            "params": int(memory_bytes * gpus / each),
+            "bytes_per_param": each,
+        }
         rows.append(row)
         sold = (machine.memory_bytes or 0) * 10**9 // 2**30
         if sold:

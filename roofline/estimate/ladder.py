@@ -241,14 +241,18 @@ def _row(use: Use, op: str, shape: tuple[int, ...]) -> Row:
     memory_s = work.bytes / bandwidth
     min_time_s = max(compute_s, memory_s)
     flops_per_s = work.flops / min_time_s
-    row: Row = {"op": op, "shape": "x".join(map(str, shape)), **use.row}
-    row |= {"flops": work.flops, "bytes": work.bytes}
-    row["intensity"] = intensity_of(work.flops, work.bytes)
-    row["min_time_s"] = min_time_s
-    row["bound"] = bound(compute=compute_s, memory=memory_s)
-    row["attainable_flops_per_s"] = flops_per_s
-    row["peak_pct"] = 100 * mfu(flops_per_s, use.peak)
-    return row
+    return {
+        "op": op,
+        "shape": "x".join(map(str, shape)),
+        **use.row,
+        "flops": work.flops,
+        "bytes": work.bytes,
+        "intensity": intensity_of(work.flops, work.bytes),
+        "min_time_s": min_time_s,
+        "bound": bound(compute=compute_s, memory=memory_s),
+        "attainable_flops_per_s": flops_per_s,
+        "peak_pct": 100 * mfu(flops_per_s, use.peak),
+    }
 
 
 def _side_at_ridge(use: Use) -> int:

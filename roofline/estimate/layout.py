@@ -226,9 +226,16 @@ def collective(
         links = network_of(machine, options)
         seconds = links.seconds(kind, size, gpus, stride=1)
         sent_bytes = size * bus_factor(kind, gpus)
-        row: Row = {"gpu": machine.slug, "kind": kind, "gpus": gpus, "size_bytes": size}
-        row |= {"seconds": seconds, "sent_bytes": sent_bytes}
-        rows.append(row | {"bandwidth_bytes_per_s": sent_bytes / seconds})
+        row = {
+            "gpu": machine.slug,
+            "kind": kind,
+            "gpus": gpus,
+            "size_bytes": size,
+            "seconds": seconds,
+            "sent_bytes": sent_bytes,
+            "bandwidth_bytes_per_s": sent_bytes / seconds,
+        }
+        rows.append(row)
         notes.append(links.source)
     return Answer(
         main=("seconds",),
@@ -391,10 +398,12 @@ def _row(layout: Layout, tokens: float | None) -> Row:
     step_seconds = layout.seconds
     row = layout.row()
     row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
-    row["step_seconds"] = step_seconds
-    row["least_step_seconds"] = runs.least * step_seconds
-    row["most_step_seconds"] = runs.most * step_seconds
-    row["step_range"] = runs.range_of(step_seconds)
+    row |= {
+        "step_seconds": step_seconds,
+        "least_step_seconds": runs.least * step_seconds,
+        "most_step_seconds": runs.most * step_seconds,
+        "step_range": runs.range_of(step_seconds),
+    }
     speed = plan.batch * plan.sharding.data_parallel * plan.sequence / step_seconds
     speed_each = speed / layout.devices
     reached = train_flops(plan.config, plan.sequence).per_token * speed_each
@@ -407,10 +416,13 @@ def _row(layout: Layout, tokens: float | None) -> Row:
     row["largest_gpus"] = max(far)
     if tokens is not None:
         seconds = tokens / speed
-        row |= {"seconds": seconds, "days": seconds / SECONDS_PER_DAY}
         row |= use.cost(layout.devices, seconds)
-        row["device_hours"] = layout.devices * seconds / 3600
-        row["days_range"] = runs.range_of(seconds)
+        row |= {
+            "seconds": seconds,
+            "days": seconds / SECONDS_PER_DAY,
+            "device_hours": layout.devices * seconds / 3600,
+            "days_range": runs.range_of(seconds),
+        }
         row["price_range"] = row["price"] and runs.range_of(row["price"], number)
     memory_bytes = use.machine.usable_memory_bytes
     needed = least_devices(plan, memory_bytes) if memory_bytes else None

@@ -337,11 +337,16 @@ def memory(
     others = total - state
     norm_bytes = parts.get("gradients", 0)
     file_bytes = checkpoint_file_bytes(whole_state)
-    values: Row = {"zero": plan.sharding.zero, "total_bytes": total}
-    values |= {"components": parts, "state_bytes": state}
-    values |= {"gradient_norm_bytes": norm_bytes, "clip_bytes": 2 * norm_bytes}
-    values |= {"checkpoint_file_bytes": file_bytes}
-    values["checkpoint_file_seconds"] = disk and file_bytes / disk
+    values: Row = {
+        "zero": plan.sharding.zero,
+        "total_bytes": total,
+        "components": parts,
+        "state_bytes": state,
+        "gradient_norm_bytes": norm_bytes,
+        "clip_bytes": 2 * norm_bytes,
+        "checkpoint_file_bytes": file_bytes,
+        "checkpoint_file_seconds": disk and file_bytes / disk,
+    }
     steps = []
     for name, part in parts.items():
         if part:
@@ -351,8 +356,8 @@ def memory(
         values |= {
             "activation_bytes": others,
             "sequences_per_step": plan.batch * sharding.data_parallel,
+            "moment": step.moment.name,
         }
-        values["moment"] = step.moment.name
     rows = []
     for machine in machines:
         row: Row = {"gpu": machine.slug, "gradient_norm_seconds": None, "clip_seconds": None}

@@ -154,8 +154,13 @@ def tensor(
     stored = bytes_of(elements, dtype)
     scales = scale_bytes(elements, dtype)
     total = stored + scales
-    values: Row = {"elements": elements, "bytes": total, "scale_bytes": scales}
-    values |= {"strides": list(strides), "dtype": dtype}
+    values: Row = {
+        "elements": elements,
+        "bytes": total,
+        "scale_bytes": scales,
+        "strides": list(strides),
+        "dtype": dtype,
+    }
     products = None
     if index is not None:
         if not re.fullmatch(r"\d{1,18}(,\d{1,18})*", index):
@@ -186,8 +191,13 @@ def tensor(
     for operation in then or ():
         shape, strides, is_copy, skipped = after(operation, shape, strides)
         start += skipped
-        row: Row = {"op": operation, "result": "view", "shape": "x".join(map(str, shape))}
-        row |= {"strides": list(strides), "bytes_copied": 0}
+        row: Row = {
+            "op": operation,
+            "result": "view",
+            "shape": "x".join(map(str, shape)),
+            "strides": list(strides),
+            "bytes_copied": 0,
+        }
         if is_copy:
             start = 0
             row["result"] = "copy"

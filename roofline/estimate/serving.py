@@ -294,16 +294,18 @@ def _infer_row(serving: Serving, use: Use, prompt: int) -> Row:
         row[f"{name}_seconds"] = max(compute_s, memory_s)
         row[f"{name}_bound"] = bound(compute=compute_s, memory=memory_s)
         row[f"{name}_flops"], row[f"{name}_bytes"] = work
-    row["tokens_per_s"] = serving.batch / row["decode_seconds"]
-    row["peak_flops_per_s"] = serving.peak_flops_per_s
-    row["bandwidth_bytes_per_s"] = serving.bandwidth_bytes_per_s
-    row["kv_bytes_per_token"] = None
+    row |= {
+        "tokens_per_s": serving.batch / row["decode_seconds"],
+        "peak_flops_per_s": serving.peak_flops_per_s,
+        "bandwidth_bytes_per_s": serving.bandwidth_bytes_per_s,
+        "kv_bytes_per_token": None,
+        "state_bytes": state_bytes(config, serving.kv_bytes) or None,
+        "critical_batch": serving.critical_batch(prompt),
+        "critical_batch_without_cache": serving.critical_batch(0),
+        "weight_bytes_read": weight_bytes_read(config, serving.batch, serving.weight_dtype),
+    }
     if not config.parameters:
         row["kv_bytes_per_token"] = kv_bytes_per_token(config, serving.kv_bytes)
-    row["state_bytes"] = state_bytes(config, serving.kv_bytes) or None
-    row["critical_batch"] = serving.critical_batch(prompt)
-    row["critical_batch_without_cache"] = serving.critical_batch(0)
-    row["weight_bytes_read"] = weight_bytes_read(config, serving.batch, serving.weight_dtype)
     return row | _held(serving, use.machine, prompt)
 
 
@@ -492,11 +494,17 @@ def context(
     for machine in machines:
         memory_bytes = memory_of(machine)
         free = int(utilization * gpus * memory_bytes) - weight_bytes
-        row: Row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_bytes}
-        row |= {"free_bytes": free, "fits": free >= 0, "kv_bytes_per_token": per_token}
-        row["context"] = _longest_context(serving, free)
-        row["batch"] = max(0, free) // cache_bytes
-        row["data_parallel_batch"] = None
+        row: Row = {
+            "gpu": machine.slug,
+            "gpus": gpus,
+            "memory_bytes": memory_bytes,
+            "free_bytes": free,
+            "fits": free >= 0,
+            "kv_bytes_per_token": per_token,
+            "context": _longest_context(serving, free),
+            "batch": max(0, free) // cache_bytes,
+            "data_parallel_batch": None,
+        }
         if copies > 1:
             left = max(0, free - repeated_bytes)
             left //= gpus * one._replace(devices=1).cache_bytes(prompt)

@@ -308,14 +308,15 @@ class Layout:
         sent = self.traffic.sent
         row = self.use.row
         row |= asdict(sharding)
-        row["micro_batches"] = self.plan.micro_batches
-        row["total_bytes"] = self.total_bytes
         row |= {f"sent_{kind}_bytes": sent[kind] for kind in KINDS}
-        row["sent_bytes"] = sum(sent.values())
-        row["bubble"] = self.bubble
-        row["communication"] = waiting_s / self.seconds
-        row["gpus"] = self.devices
-        return row
+        return row | {
+            "gpus": self.devices,
+            "micro_batches": self.plan.micro_batches,
+            "total_bytes": self.total_bytes,
+            "sent_bytes": sum(sent.values()),
+            "bubble": self.bubble,
+            "communication": waiting_s / self.seconds,
+        }
 
 
 KINDS = ("data", "tensor", "pipeline", "expert", "context")

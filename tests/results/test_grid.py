@@ -19,9 +19,9 @@ COLUMNS = (
 NOTES = ("31 % slower than the baseline, beyond the margin of 1 %", "")
 
 
-def shown(width, columns=COLUMNS, notes=NOTES, **options):
+def shown(width, columns=COLUMNS, notes=NOTES, heads=(), hint="", **options):
     file = io.StringIO()
-    print_grid(Console(file=file, width=width, **options), columns, notes, "reason")
+    print_grid(Console(file=file, width=width, **options), columns, notes, "reason", heads, hint)
     return file.getvalue().splitlines()
 
 
@@ -43,6 +43,31 @@ def test_narrow_table_moves_notes_and_columns_below_the_rows_in_order():
         "SAME     0.999x  64              1.000 ms",
         "    95% CI ±12%; provider torch -> torch#2",
     ]
+
+
+def test_with_a_hint_numbers_that_do_not_fit_are_omitted_and_named():
+    lines = shown(50, hint="--format csv has all")
+    assert lines[3:5] == [
+        "    provider torch -> mine.py:a_long_name; flagged",
+        "    both; 31 % slower than the baseline, beyond",
+    ]
+    assert " ".join(lines[-2:]) == "the terminal is too narrow for: 95% CI (--format csv has all)"
+
+
+def test_cells_that_rows_share_become_headings():
+    columns = [
+        Column("op", ("gelu", "gelu", "add", "add")),
+        Column("dtype", ("bf16", "bf16", "bf16", "bf16")),
+        Column("n", ("1", "2", "3", "4"), "right"),
+    ]
+    heads = ("op", "dtype")
+    assert shown(14, columns, (), heads=heads)[2:] == [
+        *(f"{op:4}  bf16   {n}" for op, n in zip(columns[0].cells, "1234", strict=True)),
+    ]
+    lines = shown(13, columns, (), heads=heads)
+    assert lines == ["n", "─", "gelu bf16", "1", "2", "add bf16", "3", "4"]
+    columns[1] = Column("dtype", ("bf16", "fp32", "bf16", "fp32"))
+    assert shown(13, columns, (), heads=heads)[2:4] == ["gelu", "bf16   1"]
 
 
 def test_verdicts_are_words_first_and_colored_on_a_terminal_only():

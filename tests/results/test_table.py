@@ -223,6 +223,17 @@ def test_an_interval_that_did_not_narrow_is_flagged_once(make_environment, make_
     assert "not converged" not in rendered(make_environment(), [flagged])
 
 
+@pytest.mark.parametrize("width", [20, 40, 60, 70, 80, 100, 120, 150])
+def test_narrow_terminal_cuts_no_number(make_environment, make_record, width):
+    text = rendered(make_environment(), [make_record()], width)
+    assert ("too narrow for: " in " ".join(text.split())) == (width < 100)
+    table = text[text.index("─") :].split()
+    numbers = ["73.2%"] if width >= 80 else []
+    for whole in ("torch", "1024x1024x1024", "bf16", "4.295", "500", *numbers):
+        assert whole in table
+    assert "…" not in text
+
+
 @pytest.mark.usefixtures("capsys")
 def test_a_pipe_gets_whole_lines(make_environment, make_skipped):
     rows = [make_skipped(reason="needs 412 GB, the device has 141 GB free; " * 5)]

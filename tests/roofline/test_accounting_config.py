@@ -98,11 +98,6 @@ def test_a_wrong_value_is_named_with_what_is_allowed(key, value):
     assert "\x1b" not in message
 
 
-@pytest.mark.parametrize("family", [7, ["llama"]])
-def test_an_architecture_is_a_name(family):
-    assert "'model_type' is " in refused(model_type=family)
-
-
 def test_text_part_of_a_multimodal_model_is_counted_and_named():
     """LLaVA 1.5 7B holds Vicuna 7B, which is Llama 2 7B with 64 more rows of vocabulary."""
     text = {**LLAMA, "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32064}

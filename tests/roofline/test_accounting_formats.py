@@ -9,7 +9,7 @@ import torch
 
 from roofline import estimate
 from roofline.__main__ import main
-from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
+from roofline.accounting.number_formats import FORMATS, shown_in
 from roofline.work import DTYPE_BITS
 
 TORCH = {
@@ -79,12 +79,6 @@ def test_integers_are_those_of_torch(name):
     assert row["value"] == (-3 if info.min else None)  # towards 0, as torch; no negative ones
     (flag,) = estimate.dtype(dtype="bool").rows
     assert flag == {"dtype": "bool", "bits": 8 * torch.bool.itemsize, "lowest": 0, "largest": 1}
-
-
-def test_scales_of_nvfp4_make_4_and_a_half_bits():
-    assert 8 * scale_bytes(1600, "nvfp4") + 4 * 1600 == 4.5 * 1600
-    assert scale_bytes(17, "nvfp4") == 2
-    assert scale_bytes(17, "bf16") == 0
 
 
 def test_a_picture_shows_the_range_of_each_format(tmp_path):

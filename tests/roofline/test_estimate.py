@@ -152,11 +152,6 @@ def test_tensor(capsys):
         assert data_of(capsys, f"tensor --shape 1600 --dtype {dtype}")["bytes"] == size
 
 
-def test_dtype(capsys):
-    assert "10.012e-9" in text_of(capsys, "dtype --value 1e-8 --dtype bf16,fp16")
-    assert "inf" in text_of(capsys, "dtype --value=-1e6 --dtype fp16")
-
-
 def measured_run(folder, records):
     ceilings = (
         Ceiling("flops", "bf16", 1e12, "measured", "here"),

@@ -293,17 +293,6 @@ def test_shared_along_layers_experts_and_sequence(capsys):
     assert 2 * chunked["head_logits_fp32"] == base["head_logits_fp32"] == 4 * 2048 * 128256
 
 
-@pytest.mark.parametrize(
-    ("dtype", "bits"), [("int4", 4.15625), ("mxfp4", 4.25), ("nvfp4", 4.5), ("int8", 8)]
-)
-def test_weights_of_few_bits(capsys, dtype, bits):
-    """Of the layers only: embedding, head and norms of Llama 3 8B keep 16 bits."""
-    data = data_of(capsys, f"infer --model llama-3-8b --gpu h100-sxm --weight-dtype {dtype}")
-    others = 2 * 128_256 * 4096 + 65 * 4096
-    layers = 8_030_261_248 - others
-    assert data["weight_bytes"] == round(layers * bits / 8) + 2 * others
-
-
 def test_price_and_energy_of_training(capsys):
     """1,024 H100 for 143.94 days: 3.54 million hours, at 700 W each. Meta, model card of Llama 3.1:
     11,390 t for 39.3 million such hours.

@@ -37,17 +37,6 @@ def test_ranges_have_no_limit_but_that_of_the_option():
     assert Over.read("mfu=0.1:0.5:+0.2").values == ["0.1", "0.3", "0.5"]
 
 
-def test_an_answer_has_the_formats_of_a_table(capsys):
-    rows = list(csv.DictReader(io.StringIO(text_of(capsys, f"{DECODE} --batch 8 --format csv"))))
-    assert rows[0]["gpu"] == "h100-sxm"
-    assert text_of(capsys, "params --model gpt2 --format md").startswith(
-        "| label | arithmetic | result | amount |"
-    )
-    assert text_of(capsys, "params --model gpt2 --format table") == text_of(
-        capsys, "params --model gpt2"
-    )
-
-
 def test_a_table_shows_what_was_asked_and_why_a_point_has_no_answer(capsys):
     text = text_of(capsys, "sweep memory --model gpt2 --over tensor-parallel=1,2,5")
     assert "3.838 GB" in text

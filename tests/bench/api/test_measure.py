@@ -364,17 +364,6 @@ def test_a_cached_result_is_invalid_and_what_cannot_be_verified_is_flagged():
         assert ("not-fresh" in record.flags) is (argument is not x)
 
 
-@pytest.mark.parametrize("key", [torch.Tensor.data_ptr, lambda x: x.shape, lambda x: x.tolist()])
-def test_a_result_kept_by_address_shape_or_content_is_invalid(key):
-    kept = {}
-
-    def function(x):
-        return kept.setdefault(str(key(x)), x + x)
-
-    record = bench.measure(function, torch.randn(8, 8), budget_s=0.02)
-    assert (record.status, record.reason) == ("invalid", "returns the result of an earlier call")
-
-
 def test_a_function_with_a_workspace_is_verified():
     workspace = torch.empty(8, 8)
     x = torch.randn(8, 8)
@@ -463,7 +452,7 @@ def test_a_function_that_knows_a_sample_is_invalid(knows):
 
 def normalizes(x):
     x.div_(x.norm())
-    return x.sum()
+    return x[1].sum()  # of a row, which new contents exchange
 
 
 def test_a_changed_input_must_be_declared_and_is_restored():

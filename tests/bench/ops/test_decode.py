@@ -249,17 +249,6 @@ def test_a_mistake_in_decode_attention_is_detected(models, dtype):
         assert not check(op, case, data, plain_attention(*wrong).to(data.out.dtype)).is_right
 
 
-def test_a_layer_left_out_of_a_step_is_detected(models):
-    case = case_of("decode-step", models["llama"], 8, 24)
-    data = data_of(case)
-    inputs = list(data.inputs)
-    assert verdict(case, data).is_right
-    wrong = OP["decode-step"].reference(
-        *inputs[:6], *inputs[6 : 6 + len(LAYER)], *inputs[6 : 6 + len(LAYER)]
-    )
-    assert not check(OP["decode-step"], case, data, wrong.to(data.out.dtype)).is_right
-
-
 def supported(op="decode-block", length=64):
     """Return the presets that `op` supports."""
     found = []

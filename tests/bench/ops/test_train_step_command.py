@@ -67,9 +67,6 @@ def test_train_step_json_has_phases_rates_memory_and_flops(capsys, runs):
     assert all(value > 0 for value in spent.values())
     assert sum(spent.values()) < 2 * max(record["samples_s"])
     assert record["tokens_per_s"] == pytest.approx(64 / record["median_s"])
-    assert record["mfu"] == pytest.approx(
-        record["flops"] / record["median_s"] / commands.PEAKS_FLOPS_PER_S["fp32"]
-    )
     assert record["hfu"] > record["mfu"]
 
     assert record["flops_convention"] == "gemm-causal-exact"

@@ -113,8 +113,6 @@ CASES = {
     # of their input or of both operands.
     "Llama": ("AutoModelForCausalLM", LLAMA, TEXT, DENSE, 0),
     "Qwen3": ("AutoModelForCausalLM", WIDE, TEXT, DENSE, 0),
-    "Phi3": ("AutoModelForCausalLM", LLAMA, TEXT, DENSE, 0),
-    "Olmo2": ("AutoModelForCausalLM", LLAMA, TEXT, DENSE, 0),
     "Gemma3Text": ("AutoModelForCausalLM", WIDE, TEXT, DENSE, 0),
     "GPT2": (
         "AutoModelForCausalLM",
@@ -153,13 +151,6 @@ CASES = {
         0,
     ),
     "Bert": (
-        "AutoModel",
-        BERT,
-        TEXT,
-        TOKEN * 2 * (ATTENTION + PLAIN) + 2 * PAIRS + POOLER,
-        2 * POOLER,
-    ),
-    "Roberta": (
         "AutoModel",
         BERT,
         TEXT,

@@ -253,7 +253,6 @@ AS_TORCH = {
         lambda x: torch.func.grad(lambda y: square(y).sum())(x.detach()).sum() + (x @ x),
         spread(3, 3),
     ),
-    "einsum": (lambda x, y: torch.einsum("ab,bc->ac", x, y), spread(4, 5), spread(5, 6)),
     "baddbmm": (torch.baddbmm, spread(3, 4, 6), spread(3, 4, 5), spread(3, 5, 6)),
     "expanded bmm": (lambda x, y: x.expand(7, 4, 6) @ y, spread(1, 4, 6), spread(7, 6, 7)),
     "dilated conv2d": (
@@ -261,7 +260,6 @@ AS_TORCH = {
         spread(2, 3, 9, 9),
         spread(6, 3, 3, 3),
     ),
-    "conv3d": (functional.conv3d, spread(2, 3, 5, 5, 5), spread(4, 3, 2, 2, 2)),
     "transposed conv2d": (
         lambda x, w: functional.conv_transpose2d(x, w, stride=2),
         spread(2, 3, 4, 4),

@@ -280,17 +280,6 @@ def test_coverage_is_a_part_of_the_time(tmp_path, capsys):
     assert row[-5:] == ["174.8", "G", "8.192", "G", "60%"]
 
 
-def test_kernels_and_categories_are_rows(tmp_path, capsys):
-    path = busy(tmp_path / "trace.json", 3.0)
-    lines = said_of(path, capsys, "--by", "kernel", "--top", "100")
-    assert sum(line.startswith("moe_") for line in lines) == 10
-    [row] = [line.split() for line in lines if line.startswith("gemm ")]
-    assert row[:4] == ["gemm", "15", "45", "us"]
-    assert row[-1] == "aten.mm"
-    lines = said_of(path, capsys, "--by", "category")
-    assert any(line.startswith("idle ") for line in lines)
-
-
 @pytest.mark.parametrize("by", ["category", "kernel", "module"])
 def test_groups_are_written_in_all_formats(by, tmp_path, capsys):
     words = ["profile", "--from", str(busy(tmp_path / "trace.json", 3.0)), "--no-save", "--by", by]
@@ -354,17 +343,6 @@ def test_without_shapes_there_are_times_only(tmp_path, capsys):
     assert not [line for line in lines if "MFU" in line or "reached its roof" in line]
     [row] = [line for line in lines if line.startswith("aten.mm")]
     assert " 80 us " in row
-
-
-def test_without_a_roof_nothing_is_said_of_roofs(tmp_path, capsys):
-    events = product(0.0, 1, 40.0)
-    gpu = {"id": 5, "name": "NVIDIA Unheard Of", "numSms": 7, "totalGlobalMem": 10**9}
-    path = written(events, tmp_path / "trace.json", gpu)
-    text = "\n".join(said_of(path, capsys))
-    assert "'NVIDIA Unheard Of' is not in the GPU table" in text
-    assert "MFU unknown: its matmuls compute 524.3 kFLOP; causal attention counts" in text
-    assert "Time by bound" not in text
-    assert "reached its roof" not in text
 
 
 def test_exposed_communication_is_told_from_hidden(tmp_path, capsys):
