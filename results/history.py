@@ -41,7 +41,7 @@ from results.stats.comparison import (
 )
 from results.stats.spread import MEDIAN_EFFICIENCY
 from results.store.runfile import Run, RunFileError, StoreError, load_run
-from results.store.runs import RunSummary, find_run, list_runs
+from results.store.runs import RunSummary, find_run, list_runs, unix_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -333,8 +333,7 @@ def _names(series: Sequence[Series]) -> list[str]:
 
 
 def _short_date(text: str) -> str:
-    moment = datetime.fromisoformat(text)
-    return f"{moment.astimezone(UTC) if moment.tzinfo else moment:%Y-%m-%d %H:%M}"
+    return f"{datetime.fromtimestamp(unix_time(text), UTC):%Y-%m-%d %H:%M}"
 
 
 def _heading(series: Sequence[Series]) -> str:

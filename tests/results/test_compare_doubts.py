@@ -252,18 +252,6 @@ def test_different_code_is_compared_by_the_means_over_its_runs(save, measured, c
     )
 
 
-def test_clean_revision_identifies_code_of_records_without_hashes(save, measured, capsys):
-    for name, dirty, verdict in (("clean", False, "UNSURE"), ("dirty", True, "SLOWER")):
-        git = {"git": {"sha": "e" * 40, "dirty": dirty}}
-        paths = (
-            save(f"{name}-a", measured(seed=1), **git),
-            save(f"{name}-b", measured(1.5, seed=2), **git),
-        )
-        (row,) = compared(capsys, *paths)[1]["rows"]
-        assert row["verdict"] == verdict
-        assert ("the machine changed" in row["reason"]) == (not dirty)
-
-
 def test_a_run_that_is_there_twice_is_no_repeat(save, measured):
     run = load_run(Path(save("a", measured(seed=1))))
     side = Side("", run.records, run.environment)

@@ -164,18 +164,6 @@ def test_the_providers_of_one_run(providers, capsys):
     }
 
 
-def test_the_versions_of_one_run(providers, capsys):
-    code, document = compared(capsys, providers, "--by", "version")
-    assert {(row["baseline"], row["candidate"]) for row in document["rows"]} == {
-        ("triton-v1", "triton-v2")
-    }
-    assert code == 0
-    assert {(one["provider"], one["reason"]) for one in document["unmatched"]} == {
-        ("torch", "its provider is not a version of a kernel")
-    }
-    assert compared(capsys, providers, "--by", "version", "--baseline", "triton-v2")[0] == 1
-
-
 @pytest.mark.parametrize(
     ("names", "order"),
     [
@@ -254,18 +242,3 @@ def test_one_file_in_two_worktrees_is_compared_by_provider(save, measured, capsy
     assert hint in refused(capsys, one, other)
     _, found = compared(capsys, one, other, "--by", "provider")
     assert [row["candidate"] for row in found["rows"]] == ["/wt2/mine.py:gelu"]
-
-
-def test_by_git_needs_two_revisions(save, measured, capsys):
-    one, other = measured(seed=1), measured(seed=2)
-    same = {"git": {"sha": "c" * 40, "dirty": False}}
-    assert "the runs are of one revision" in refused(
-        capsys, save("a", one, **same), save("b", other, **same), "--by", "git"
-    )
-    assert "the runs are of one revision, or of an unknown one" in refused(
-        capsys, save("c", one, git={}), save("d", other), "--by", "git"
-    )
-    document = compared(
-        capsys, save("e", one, git={"sha": "e" * 40, "dirty": True}), save("f", other)
-    )[1]
-    assert document["summary"]["baseline"]["label"] == "eeeeeeeeee-dirty"

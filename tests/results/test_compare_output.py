@@ -113,18 +113,6 @@ def test_a_picture_of_versions_shows_their_mfu(save, measured, tmp_path):
     assert [text.get_text() for text in right.get_legend().get_texts()] == ["baseline", "candidate"]
 
 
-def test_a_label_of_two_versions_in_files_has_the_case(save, measured):
-
-    scales = {"mm_v1.py:matmul": 1.0, "mm_v2.py:matmul": 0.9, "mm_v10.py:matmul": 0.8}
-    run = load_run(save("a", *[measured(scale, provider=name) for name, scale in scales.items()]))
-    left, _ = draw(compare(run, None, CompareOptions(by="version"), 0.0)).axes
-    what = "matmul 1024x1024x1024 bf16"
-    assert [label.get_text().split("\n") for label in left.get_yticklabels()] == [
-        [what, "mm_v1.py:matmul -> mm_v2.py:matmul"],
-        [what, "mm_v2.py:matmul -> mm_v10.py:matmul"],
-    ]
-
-
 def test_long_names_of_both_sides_end_within_the_picture(save, measured, tmp_path):
 
     runs = [load_run(save(name, measured(seed=1))) for name in ("a", "b")]

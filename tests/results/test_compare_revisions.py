@@ -93,13 +93,3 @@ def test_two_repositories_are_both_named(capsys, users, save, here):
     after = save("b", users(OTHER), users(OTHER, provider="theirs.py:gelu"), **here)
     _, document = compared(capsys, before, after, "--by", "git")
     assert names(document) == {("1111111111 + 2222222222", "2222222222")}
-
-
-def test_two_providers_have_two_files_and_nothing_is_said(capsys, measured, save):
-    one, other = (
-        measured(scale, provider=f"triton-v{n}", source_sha256=str(n) * 64)
-        for n, scale in ((1, 1), (2, 2))
-    )
-    (row,) = compared(capsys, save("a", one, other), "--by", "version")[1]["rows"]
-    assert row["verdict"] == "SLOWER"
-    assert "source file" not in row["reason"]

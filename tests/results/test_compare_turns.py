@@ -2,7 +2,6 @@
 
 import math
 import random
-import sys
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,6 @@ from msgspec import structs
 
 from results.__main__ import main
 from results.compare.comparison import compare_live as live
-from results.compare.flags import MIN_DISTURBED_ROUNDS
 from results.compare.output import json_row
 from results.record import Rounds
 from results.stats.comparison import DEFAULT_MARGIN
@@ -169,28 +167,6 @@ def test_a_drift_that_only_rounds_see_through(save, interleaved, measured, capsy
     assert (other["verdict"], other["paired"]) == ("UNSURE", False)
 
 
-@pytest.mark.parametrize(
-    ("rounds", "slower", "flags", "verdict"),
-    [
-        (MIN_DISTURBED_ROUNDS, 1.1, ("preempted",), "SLOWER"),
-        (60, 1.1, ("preempted",), "UNSURE"),
-        (60, 2.5, ("preempted",), "SLOWER"),
-        (60, 1.1, ("not-converged",), "SLOWER"),
-    ],
-)
-def test_few_rounds_with_interference_on_both_sides_are_unsure(
-    save, interleaved, capsys, monkeypatch, rounds, slower, flags, verdict
-):
-    monkeypatch.setattr(sys.modules[__name__], "ROUNDS", rounds)
-    records = interleaved({"torch": 1.0, "a": slower}, seed=3, flags=flags)
-    (row,) = compared(capsys, save("a", *records), "--by", "provider")[1]["rows"]
-    assert row["verdict"] == verdict
-    assert row["is_bound"] == (verdict == "SLOWER" and flags == ("preempted",))
-    assert (row["ci95"] is None) == row["is_bound"]
-    assert f"both are flagged {flags[0]}" in row["reason"]
-    assert ("60 rounds are too few" in row["reason"]) is (verdict == "UNSURE")
-
-
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_ratio_of_a_side_that_lost_time_is_printed_as_a_bound(save, interleaved, capsys, side):
     records = interleaved({"torch": 1.0, "a": 1.1}, seed=3)
@@ -215,15 +191,6 @@ def test_a_side_that_lost_time_is_never_the_same(save, interleaved, capsys, flag
         f"waiting in both times hides a difference; the candidate is flagged {flags[0]}"
         in (row["reason"])
     )
-
-
-def test_a_large_difference_of_disturbed_sides_needs_their_fastest_samples(
-    save, interleaved, capsys
-):
-    first, second = interleaved({"torch": 1.0, "a": 2.5}, seed=3, flags=("preempted",))
-    waited = replace(second, samples_s=[min(first.samples_s), *second.samples_s[1:]])
-    (row,) = compared(capsys, save("a", first, waited), "--by", "provider")[1]["rows"]
-    assert (row["verdict"], "rounds are too few" in row["reason"]) == ("UNSURE", True)
 
 
 def test_a_time_of_the_interpreter_has_no_verdict(save, interleaved, capsys):

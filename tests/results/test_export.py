@@ -250,12 +250,6 @@ def test_a_known_column_has_one_type_whatever_it_holds(
     assert {types[name] for name in ("converged", "settled")} == {"bool"}
 
 
-def test_whole_numbers_with_gaps_stay_whole(make_environment, make_record, tmp_path):
-    records = tuple(make_record(options={"batch": batch}) for batch in (1, None, 2**62 + 1))
-    read = to_frame(Run(tmp_path, make_environment(), records))
-    assert (str(read.option_batch.dtype), read.option_batch[2]) == ("Int64", 2**62 + 1)
-
-
 def test_a_csv_cell_is_no_formula_of_a_spreadsheet(make_environment, make_record):
     """OWASP, CSV Injection: cells that begin with = + - @ are evaluated."""
     names = ["=HYPERLINK(1)", "+1", "-1", "@SUM(1)"]

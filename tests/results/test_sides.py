@@ -1,12 +1,11 @@
 """The sides of a comparison: times, windows, clocks and ceilings, and whether the code is equal."""
 
 import json
-import math
 
 import pytest
 from msgspec import structs
 
-from results.compare.earlier import SavedRuns, is_code_known, is_same_code
+from results.compare.earlier import is_code_known, is_same_code
 from results.compare.sides import Side
 from results.compare.turns import cycles_ratio, rounds_of, shared_rounds
 from results.record import DEFINITION_PREFIX, Record, RecordError, Rounds
@@ -121,33 +120,6 @@ def run_of(make_environment, tmp_path):
         return Run(tmp_path / name, make_environment(run_id=name, **changes), tuple(records))
 
     return make
-
-
-def test_a_side_has_the_records_of_its_code_in_all_runs(make_record, run_of):
-    """Not those that failed, were disturbed, were interleaved or are of other code or machines."""
-    first = make_record(**KNOWN, median_s=1.0)
-    others = [
-        make_record(**KNOWN, median_s=2.0),
-        make_record(**KNOWN, median_s=3.0, flags=("preempted",)),
-        make_record(**KNOWN, median_s=4.0, details=SHARED),
-        make_record(**KNOWN, status="failed", median_s=5.0),
-        make_record(**KNOWN | {"op_sha256": DEFINITION_PREFIX + "e" * 64}, median_s=6.0),
-    ]
-    own = run_of("b", first)
-    away = run_of("c", make_record(**KNOWN, median_s=7.0), host={"name": "another"})
-    saved = SavedRuns([run_of("a", *others), own, away])
-    side = Side("", [first], own.environment)
-    repeated = saved.repeated(side)
-    assert [record.median_s for record in repeated.records] == [1.0, 2.0]  # its own come first
-    assert repeated.runs == 2
-    alone = SavedRuns([own])
-    assert alone.repeated(side) is side
-    unknown = Side("", [make_record(provider="cublas")], own.environment)
-    assert saved.repeated(unknown) is unknown
-    spread = saved.between(side, side)
-    assert spread.deviation == pytest.approx(math.log(2) / math.sqrt(2))
-    assert spread.degrees == 1
-    assert alone.between(side, side) is None
 
 
 SHARED = Rounds(

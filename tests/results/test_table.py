@@ -241,24 +241,6 @@ def test_a_pipe_gets_whole_lines(make_environment, make_skipped):
     assert rows[0].reason.strip() in text
 
 
-@pytest.mark.parametrize("width", [60, 80])
-def test_median_interval_rate_and_mfu_leave_a_narrow_terminal_last(
-    make_environment, make_record, width
-):
-    records = [
-        make_record(op=op, provider=provider)
-        for op in ("matmul", "gelu")
-        for provider in ("torch", "a.py:f")
-    ]
-    titles = next(
-        line
-        for line in rendered(make_environment(), records, width).splitlines()
-        if "median" in line
-    )
-    assert {"median", "95%", "CI", "TFLOP/s", "bound", "MFU"} <= set(titles.split()) or width < 80
-    assert {"median", "95%", "CI", "TFLOP/s", "MFU"} <= set(titles.split())
-
-
 @pytest.mark.parametrize(
     ("interval", "text"), [((0.9, 1.1), "±10%"), ((0.1, 2.0), "±95%"), ((0.0, 2.4), "too noisy")]
 )

@@ -129,24 +129,6 @@ def test_a_run_has_the_dtypes_that_it_measured(write, tmp_path, capsys, drawn):
     ]
 
 
-def test_a_run_is_found_by_id_prefix_and_by_what_latest_is_asked_for(
-    write, tmp_path, drawn, capsys
-):
-    write("20261120T210312Z-matmul-0123456789.jsonl", [replace(GOOD[0], provider="triton-v1")])
-    later = environment(run_id="20261121T000000Z-9876543210", started_at="2026-11-21T00:00:00Z")
-    write("20261121T000000Z-matmul-9876543210.jsonl", GOOD, later)
-    words = ["plot", "--runs", str(tmp_path / "runs"), "-o", str(tmp_path / "x.png")]
-    for options, day in (
-        (["latest"], 21),
-        (["20261120"], 20),
-        (["latest", "--provider", "triton-v1"], 20),
-    ):
-        assert main([*words, *options]) == 0
-        assert drawn["scene"].runs[0].started_at.startswith(f"2026-11-{day}")
-    assert main([*words, "latest", "--machine", "t4"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_a_gpu_adds_its_datasheet_to_its_own_run(write, tmp_path, drawn):
     measured = Ceiling("flops", "bf16", 795e12, "measured", "a test")
     known = Machine("h100-sxm", "NVIDIA H100 80GB HBM3", (measured,))

@@ -1,6 +1,5 @@
 """Colors, dashes, markers and numbers of the picture: told apart in gray and by the color-blind."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +22,7 @@ from plot_scenes import (
 )
 from run_scenes import RUNS, profile_op
 
-from results.show.picture import INK, SERIES_COLORS, contrast_to_white, on_dark
+from results.show.picture import INK, SERIES_COLORS, contrast_to_white
 from roofline.__main__ import main
 from roofline.picture.build import build_scene
 from roofline.picture.figure import draw_roofline
@@ -151,79 +150,6 @@ def test_roofs_on_one_another_are_one_line_in_the_color_of_their_label():
     assert "fp16, bf16 989 TFLOP/s" in words(drawn)
     (line,) = flats(drawn)
     assert to_hex(line.get_color()).upper() == INK
-
-
-def lab(rgb):
-    to_xyz = np.array(
-        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
-    )
-    xyz = to_xyz @ np.clip(rgb, 0, 1) / (0.9505, 1, 1.089)
-    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
-    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
-
-
-def linear(color):
-    parts = np.array(to_rgb(color))
-    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-
-
-# Machado, Oliveira and Fernandes, A physiologically-based model for simulation of color vision
-# deficiency (2009), severity 1.0.
-SIGHT = {
-    "normal": np.eye(3),
-    "protan": np.array(
-        [
-            [0.152286, 1.052583, -0.204868],
-            [0.114503, 0.786281, 0.099216],
-            [-0.003882, -0.048116, 1.051998],
-        ]
-    ),
-    "deutan": np.array(
-        [
-            [0.367322, 0.860646, -0.227968],
-            [0.280085, 0.672501, 0.047413],
-            [-0.011820, 0.042940, 0.968881],
-        ]
-    ),
-    "tritan": np.array(
-        [
-            [1.255528, -0.076749, -0.178779],
-            [-0.078411, 0.930809, 0.147602],
-            [0.004733, 0.691367, 0.303900],
-        ]
-    ),
-}
-
-
-@pytest.mark.parametrize("sight", SIGHT)
-def test_dtypes_differ_for_every_kind_of_sight(sight):
-    seen = {dtype: lab(SIGHT[sight] @ linear(color)) for dtype, color in DTYPE_COLORS.items()}
-    for first, second in itertools.combinations(seen, 2):
-        assert np.linalg.norm(seen[first] - seen[second]) > 15, (first, second)
-
-
-@pytest.mark.parametrize(
-    ("colors", "steps"),
-    [
-        ([DTYPE_COLORS[dtype] for dtype in ("fp32", "bf16", "fp8e4m3", "tf32")], 11.5),
-        (SERIES_COLORS[:5], 9),
-    ],
-    ids=["common dtypes", "first series"],
-)
-def test_colors_differ_in_gray(colors, steps):
-    lightness = sorted(lab(linear(color))[0] for color in colors)
-    assert min(b - a for a, b in itertools.pairwise(lightness)) >= steps
-
-
-def test_colors_can_be_seen_and_series_differ_on_a_dark_background():
-    behind = contrast_to_white(*to_rgb("#171717"))
-    for color in DTYPE_COLORS.values():
-        assert behind / contrast_to_white(*to_rgb(on_dark(color))) >= 4.5
-    seen = [lab(linear(on_dark(color))) for color in SERIES_COLORS]
-    assert (
-        min(np.linalg.norm(first - second) for first, second in itertools.combinations(seen, 2))
-        > 18
-    )
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "of a later version"])
