@@ -376,10 +376,14 @@ def _rows_to_check(
         yield slice(blocks.row, blocks.row + 1)
 
 
+def chunk_elements(x: Tensor) -> int:
+    """Return the number of elements that are compared at a time on the device of `x`."""
+    return CHUNK_ELEMENTS * (1 if x.device.type == "cpu" else GPU_CHUNKS)
+
+
 def _chunk_rows(op: Op, case: Case, out: Tensor) -> int:
     """Return the number of rows that are compared at a time."""
-    elements = CHUNK_ELEMENTS * (1 if out.device.type == "cpu" else GPU_CHUNKS)
-    return max(1, elements // max(1, out.numel() // op.rows(case), op.terms(case)))
+    return max(1, chunk_elements(out) // max(1, out.numel() // op.rows(case), op.terms(case)))
 
 
 class Blocks(NamedTuple):
