@@ -391,4 +391,5 @@ def test_runs_of_one_day_are_distinguished_by_time(keep, drawn, make_environment
 def test_history_of_an_empty_directory_is_an_error(capsys, runs):
     runs.mkdir()
     assert refused(capsys) == f"no run in {runs} matches: python -m bench.matmul makes one\n"
-    assert refused(capsys, "--runs", "/nope") == "--runs /nope: no such directory\n"
+    missing = runs / "missing"
+    assert refused(capsys, "--runs", str(missing)) == f"--runs {missing}: no such directory\n"
