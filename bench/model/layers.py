@@ -59,14 +59,15 @@ torch.nn.Linear; an empty tensor leaves out a bias or the norms of queries and k
 
 @functools.lru_cache(maxsize=64)
 def load_model(name: str) -> ModelConfig:
-    from roofline.accounting.presets import load_config, load_preset
+    from roofline.accounting.presets import WAYS, load_config, load_preset
 
     if name.endswith(".json") or "/" in name:
         return load_config(Path(name))
     try:
         return load_preset(name)
     except ConfigError as error:
-        raise ConfigError(str(error).replace("--config", "--model")) from None
+        reason = str(error).removesuffix(f", {WAYS}")  # options of estimates
+        raise ConfigError(reason.replace("--config", "--model")) from None
 
 
 def unsupported(config: ModelConfig, sequence: int) -> str | None:

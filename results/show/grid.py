@@ -203,11 +203,11 @@ def drop_silent(rows: Sequence[Cells], always: Collection[str]) -> None:
 
 
 def texts_of(rows: Sequence[Cells]) -> list[dict[str, str]]:
-    """Return the text of each cell by title, with all titles in each row."""
+    """Return the text of each cell by title, with all titles in each row; empty if it lacks one."""
     columns = columns_of(rows)
     texts = []
-    for index in range(len(rows)):
-        texts.append({column.title: column.cells[index] for column in columns})
+    for row in rows:
+        texts.append({column.title: row.get(column.title, Cell("")).text for column in columns})
     return texts
 
 

@@ -125,7 +125,7 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
             plain = {
                 key: value
                 for key, value in (answer.values | row).items()
-                if value is None or isinstance(value, str | int | float)
+                if key != "fastest" and (value is None or isinstance(value, str | int | float))
             }
             rows.append({**here, **plain, **here, "reason": None})
     if main is None:
@@ -148,6 +148,7 @@ def memory_marks(rows: Sequence[Row], option: str) -> dict[str, float]:
     too_large = [row[option] for row in rows if row.get("fits") is False]
     if not too_large:
         return {}
-    least, most = min(too_large), max(too_large)
-    is_up_to_the_end = most == max(row[option] for row in rows)
-    return {f"does not fit: {least:g} to {most:g}": least if is_up_to_the_end else most}
+    most = max(too_large)
+    if most < max(row[option] for row in rows):  # such as more devices
+        return {f"does not fit up to {most:g}": most}
+    return {f"does not fit from {min(too_large):g}": min(too_large)}

@@ -235,7 +235,10 @@ def title_lines(scene: Scene) -> tuple[str, str]:
         words.append(short_case(cases[0]))
     words += [one_line(dtype, 12) for dtype in dtypes if len(dtypes) == 1]
     words += [f"by {one_line(provider, 48)}" for provider in providers if len(providers) == 1]
-    return title, f"Roofline: {' '.join(filter(None, words))}, under {kinds} ceilings"
+    text = f"Roofline: {' '.join(filter(None, words))}, under {kinds} ceilings"
+    if all("preempted" in point.doubts for point in scene.points):
+        text += ". The machine was busy: all points are doubtful, measure again"
+    return title, text
 
 
 def caption(scene: Scene, marks: Sequence[str]) -> str:
@@ -261,7 +264,7 @@ def caption(scene: Scene, marks: Sequence[str]) -> str:
     if scene.left_out:
         counts = [f"{count} {reason}" for reason, count in scene.left_out.items()]
         parts.append(f"Not drawn: {', '.join(counts)}")
-    parts += [one_line(known.note, 240) for known in scene.machines if known.note]
+    parts += [f"Note: {one_line(known.note, 240)}" for known in scene.machines if known.note]
     return " ".join(part if part.endswith("…") else f"{part.rstrip('.')}." for part in parts)
 
 

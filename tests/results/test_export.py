@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from results.record import SPARSE_KEYS, Record
-from results.show.grid import csv_text, markdown_text
+from results.show.grid import Cell, Table, csv_text, markdown_text
 from results.show.rows import (
     COLUMNS,
     TELEMETRY_NUMBERS,
@@ -141,6 +141,12 @@ def markdown_cells(text):
     return [
         [cell.strip() for cell in re.split(r"(?<!\\)(?:\\\\)*\|", line)[1:-1]] for line in lines
     ]
+
+
+def test_markdown_has_no_column_whose_cells_are_empty_or_missing():
+    rows = [{"op": Cell("gelu")}, {"op": Cell("overlap"), "hidden": Cell("9%"), "link": Cell("")}]
+    text = Table(rows=list, cells=lambda: rows).render("md")
+    assert markdown_cells(text) == [["op", "hidden"], ["---"] * 2, ["gelu", ""], ["overlap", "9%"]]
 
 
 def test_markdown_is_the_table_that_people_read(run):

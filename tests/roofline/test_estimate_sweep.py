@@ -55,7 +55,12 @@ def test_points_that_do_not_fit_are_marked(capsys):
     assert fits == ["fits", "yes", "yes", "no", "no"]
     axes = draw_sweep(swept("infer", given, [over]), "", "decode_seconds").axes[0]
     texts = {text.get_text().strip(): text.get_position()[0] for text in axes.texts}
-    assert texts["does not fit: 512 to 1024"] == 512
+    assert texts["does not fit from 512"] == 512
+
+
+def test_rows_of_several_gpus_do_not_repeat_the_fastest(capsys):
+    words = "infer --model llama-3-8b --gpu h100-sxm,a100-sxm-80gb --over batch=1,8"
+    assert "fastest" not in text_of(capsys, f"sweep {words}")
 
 
 def test_plot_has_a_sentence_as_title_and_a_line_at_the_memory_of_the_gpu():

@@ -59,6 +59,19 @@ def test_long_names_with_the_same_end_have_labels_that_differ():
     assert "kernel_with_a_name" in one
 
 
+def test_a_plot_whose_points_are_all_disturbed_says_first_that_the_machine_was_busy():
+    busy = matmul(512, "bf16", 3e14, flags=("not-converged", "preempted"))
+    line = "The machine was busy: all points are doubtful, measure again"
+    assert any(text.endswith(line) for text in words(drawn(GPU, busy)))
+    calm = matmul(2048, "bf16", 3e14, flags=("not-converged",))
+    assert not any(text.endswith(line) for text in words(drawn(GPU, busy, calm)))
+
+
+def test_a_note_on_the_machine_is_a_sentence_of_the_caption():
+    noted = replace(GPU, note="may be too low: fp32 peak")
+    assert last_line(drawn(noted)) == "Note: may be too low: fp32 peak."
+
+
 def test_a_point_whose_launch_is_longer_than_its_roof_has_a_cap():
     floor = GPU.with_entries([Ceiling("launch", "launch", 2e-6, "measured", "a test")])
     small, large = matmul(256, "bf16", 5e12), matmul(8192, "bf16", 7e14)

@@ -155,7 +155,7 @@ def test_a_row_is_deterministic_only_if_requested(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--model", "gpt9"], "unknown model 'gpt9'"),
+        (["--model", "gpt9"], "or give --model path/to/config.json\n"),
         (["--model", "deepseek-v3"], "latent attention (MLA) is not supported"),
         (["--model", "gemma-2-2b"], "choose from gpt2, nanogpt"),
         (["--model", "gpt2", "--shape", "1x2048"], "1024 positions"),
