@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -221,13 +222,28 @@ def _ceilings_line(machine: Machine, records: Iterable[Record]) -> str | None:
     return "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in ceilings.items()) or None
 
 
+def _telling_options(records: Sequence[Record]) -> set[str]:
+    """Return the names of the options that differ between the rows of an op."""
+    rows = Counter(record.op for record in records)
+    values: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for record in records:
+        for name, value in record.options.items():
+            values[record.op, name][str(value)] += 1
+    telling = set()
+    for (op, name), shown in values.items():
+        if len(shown) > 1 or shown.total() < rows[op]:
+            telling.add(name)
+    return telling
+
+
 def _rate_unit(scored: Iterable[tuple[Record, Score]]) -> tuple[float, str]:
     fastest = max((score["flops_per_s"] or 0 for _, score in scored), default=0)
     return (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
 
 
-def _names(record: Record) -> Cells:
-    shown = [f"{name} {value}" for name, value in record.options.items() if value != ""]
+def _names(record: Record, options: Iterable[str]) -> Cells:
+    known = record.options.items()
+    shown = [f"{name} {value}" for name, value in known if name in options and value != ""]
     return {
         "op": Cell(record.op),
         "case": Cell(record.case),
@@ -272,7 +288,7 @@ def table_cells(environment: Environment, records: Iterable[Record]) -> list[Cel
     unit = _rate_unit(scored)
     rows = []
     for record, score in scored:
-        row = _names(record)
+        row = _names(record, record.options)
         row["status"] = Cell(record.status)
         row["reason"] = Cell(record.reason or "")
         row |= _values(record, score, unit)
@@ -295,9 +311,10 @@ def _flags(record: Record) -> str:
 
 def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) -> None:
     unit = _rate_unit(scored)
+    telling = _telling_options([record for record, _ in scored])
     rows = []
     for record, score in scored:
-        row = _names(record)
+        row = _names(record, telling)
         row |= _values(record, score, unit)
         row["first call"] = Cell(duration(record.first_call_s), "right", leaves=3)
         row["n"] = Cell(str(len(record.samples_s) or ABSENT), "right", leaves=2)

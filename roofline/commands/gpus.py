@@ -178,7 +178,7 @@ def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
 
 
 def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
-    print_cells(console, list(map(_cells, gpus)))
+    print_cells(console, list(map(_cells, gpus)), hint="--format csv has all")
     print_lines(console, "", f"{DENSE} {MARKS}", RIDGE)
 
 

@@ -159,6 +159,8 @@ PHRASES: dict[str, str] = facts_beside(__file__, "phrases.toml")
 MAX_WIDTH = 100
 MAX_CELL_LETTERS = 200
 MAX_BAR_LETTERS = 24
+MIN_BAR_WIDTH = 100
+"""Of a terminal, so that the bars stay beside their rows."""
 BAR = "█"
 SMALL = 0.01
 """Parts below this fraction of the total are printed as one."""
@@ -217,7 +219,7 @@ def _print_steps(console: Console, steps: Sequence[Step]) -> None:
         Column("result", results, "right"),
     ]
     amounts = [step.amount or 0 for step in steps]
-    if any(amounts) and console.is_terminal:
+    if any(amounts) and console.is_terminal and console.width >= MIN_BAR_WIDTH:
         bars = [BAR * round(MAX_BAR_LETTERS * amount / sum(amounts)) for amount in amounts]
         columns.append(Column("share", bars, leaves=1))
     print_grid(console, columns)
