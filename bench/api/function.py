@@ -220,7 +220,7 @@ def functions_of(fn_by_name: Mapping[str, Fn]) -> dict[str, Fn]:
 def extents(shape: Shape) -> tuple[int, ...]:
     words: Iterable[str | int]
     if isinstance(shape, str):
-        words = shape.split("x")
+        words = re.split("[xX×*]", shape)
     elif isinstance(shape, int):
         words = [shape]
     else:
