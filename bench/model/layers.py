@@ -66,7 +66,8 @@ def load_model(name: str) -> ModelConfig:
     try:
         return load_preset(name)
     except ConfigError as error:
-        raise ConfigError(str(error).replace("--config", "--model")) from None
+        ways, _, _ = str(error).partition(", its dimensions")  # options of `roofline estimate`
+        raise ConfigError(ways.replace("--config", "--model")) from None
 
 
 def unsupported(config: ModelConfig, sequence: int) -> str | None:

@@ -46,9 +46,9 @@ def load_preset(name: str) -> ModelConfig:
         except ConfigError as error:  # missing or not supported: by its safetensors files
             return stored_model(folder, str(error))
     hint = did_you_mean(name.rpartition("/")[2], sorted(names, key=len), 4, 0.5)
+    hint = hint or "see python -m roofline estimate params --help,"
     raise ConfigError(
-        f"unknown model {shown_value(name)}: {hint or 'see `estimate params --help`,'} or give "
-        f"--config path/to/config.json, {WAYS}"
+        f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json, {WAYS}"
     )
 
 
