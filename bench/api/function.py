@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.api.records import JudgedRecord, Records
 from bench.harness import clock
+from bench.harness.calibrate.bandwidth import MIXES
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data import inputs as rotation
@@ -219,7 +220,7 @@ def functions_of(fn_by_name: Mapping[str, Fn]) -> dict[str, Fn]:
 def extents(shape: Shape) -> tuple[int, ...]:
     words: Iterable[str | int]
     if isinstance(shape, str):
-        words = shape.split("x")
+        words = re.split("[xX×*]", shape)
     elif isinstance(shape, int):
         words = [shape]
     else:
@@ -531,8 +532,14 @@ def current(device: Device) -> Any:
 
 
 def known_ceilings(device: Device, gpu: str | None = None) -> Machine:
-    """Return the known ceilings of a device, including those saved by bench commands."""
+    """Return the known ceilings of a device, including those saved by bench commands.
+
+    Saved bandwidths are left out unless that of each mix is known: a command measures those of its
+    own rows, and a read judged by a copy would exceed its roof.
+    """
     saved = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None).load()
+    if not {entry.name for entry in saved}.issuperset(MIXES):
+        saved = tuple(entry for entry in saved if entry.quantity != "bandwidth")
     return ceilings_of(device, gpu).with_entries(saved)
 
 

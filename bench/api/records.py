@@ -113,9 +113,9 @@ class JudgedRecord(Record):
             return (
                 f"{rates}; {percent(self.roofline_pct, 100)} of the roofline, bound by {self.bound}"
             )
-        if not rates or self.environment.machine.entries:
+        if not rates or self.environment.machine.bandwidth():
             return rates
-        return f"{rates}; no ceiling is known; run python -m bench calibrate"
+        return f"{rates}; no memory bandwidth is known; run python -m bench calibrate"
 
     def _work(self) -> str:
         names = {

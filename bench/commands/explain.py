@@ -39,7 +39,14 @@ KINDS = {
     "bounds": BOUNDS,
     "terms": TERMS,
 }
-ALIASES = {"arithmetic intensity": "intensity", "ridge point": "ridge", "roof": "roofline"}
+ALIASES = {
+    "arithmetic intensity": "intensity",
+    "ridge point": "ridge",
+    "roof": "roofline",
+    "memory side": "bound",
+    "compute side": "bound",
+    "cache side": "bound",
+}
 UTILIZATIONS = {"MFU": "compute", "MBU": "memory"}
 """Bound whose ceiling a utilization is a fraction of."""
 
@@ -64,7 +71,7 @@ def answer(text: str) -> list[str]:
     """
     if not text:
         return drawn(glossary).splitlines()
-    text = re.sub("[- ](bound|side)| (?=%)", "", ALIASES.get(text.lower(), text))
+    text = re.sub("[- ]bound| (?=%)", "", ALIASES.get(text.lower(), text))
     before, _, share = text.rpartition(" ")
     if before and share.rstrip("%").replace(".", "", 1).isdecimal():
         name = known_as(before.removesuffix(" at"), [*BOUNDS, *UTILIZATIONS])

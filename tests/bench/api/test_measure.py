@@ -5,6 +5,7 @@ says.
 import dataclasses
 import functools
 import gc
+import json
 import math
 import sys
 import time
@@ -307,6 +308,17 @@ def test_ceilings_of_another_thread_count_are_not_used(threads):
     assert answer.environment.device["slug"].endswith(f"-{THREADS + 1}t")
     assert (answer.mfu, answer.mbu) == (None, None)
     assert answer.flops_per_s > 0
+
+
+def test_a_read_is_not_judged_by_the_bandwidth_of_a_copy(threads, runs):
+    (file,) = runs.rglob("ceilings-*.json")
+    data = json.loads(file.read_text())
+    data["entries"] = [entry for entry in data["entries"] if entry["name"] != "read"]
+    file.write_text(json.dumps(data))
+    answer = bench.measure(torch.sum, torch.ones(1024), flops=1023, bytes_read=4096, **QUICK)
+    assert answer.mfu is not None
+    assert (answer.mbu, answer.roofline_pct, answer.judged["mix"]) == (None, None, None)
+    assert "no memory bandwidth is known; run python -m bench calibrate" in repr(answer)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_inputs_are_made_for_each_shape_and_failed_rows_have_a_reason():
         return torch.ones(shape, dtype=dtype), torch.ones(shape, dtype=dtype)
 
     frame = bench.sweep(
-        {"mine": matmul}, shapes=["4x4", (8, 8)], inputs=inputs, cache="warm", device="cpu"
+        {"mine": matmul}, shapes=["4X4", (8, 8)], inputs=inputs, cache="warm", device="cpu"
     )
     assert frame["status"].tolist() == ["ok", "failed"]
     assert frame["flops"].tolist()[0] == 2 * 4**3

@@ -106,6 +106,11 @@ def test_a_bound_is_known_with_the_word_bound(typed):
     assert answer(typed)[0].startswith("bound: Moving the compulsory bytes")
 
 
+@pytest.mark.parametrize("typed", ["memory side", "compute side"])
+def test_a_side_is_explained_as_something_else_that_limits(typed):
+    assert "'side' means that something else limits the row" in answer(typed)[1]
+
+
 @pytest.mark.parametrize("typed", ["MFU 40%", "mfu 40 %", "MFU at 40%"])
 def test_mfu_with_a_percentage_has_published_values_and_advice(typed):
     lines = answer(typed)

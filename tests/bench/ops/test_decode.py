@@ -365,7 +365,7 @@ def test_unsupported_models_are_rejected_by_name_and_counted(model, length, why)
 
 
 BAD = [
-    (("--model", "nope"), "unknown model 'nope'"),
+    (("--model", "nope"), "--help`, or give --model path/to/config.json\n"),
     (("--model", "no/such/config.json"), "cannot read no/such/config.json"),
     (("--layers", "0"), "layers '0' must be 'all' or a whole number"),
     (("--layers", "1.5"), "layers '1.5' must be"),
