@@ -175,7 +175,7 @@ def test_two_definitions_of_an_op_are_compared_only_by_force(tmp_path):
         assert code == 0, err
     first, commented, changed = (load_run(run).records[0].op_sha256 for run in runs)
     assert first == commented != changed
-    by_two = "1 row of scaled-copy measured by two definitions of the op"
+    by_two = "1 row measured by two definitions of the op, such as scaled-copy"
     for words, codes, said in (
         ((runs[0], runs[2]), (2,), by_two),
         ((runs[0], runs[2], "--force"), (0, 1), f"compared by force: {by_two}"),
