@@ -170,9 +170,11 @@ def target_of(path: Path) -> Path:
         OSError: its links form a loop.
     """
     try:
-        return path.resolve()
-    except RuntimeError:  # of Python before 3.13
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
+        path.stat()  # `resolve` raises RuntimeError for a loop, and nothing from Python 3.13 on
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise
+    return path.resolve()
 
 
 def write_output(path: Path, data: bytes) -> None:
