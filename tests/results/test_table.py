@@ -234,6 +234,14 @@ def test_narrow_terminal_cuts_no_number(make_environment, make_record, width):
     assert "…" not in text
 
 
+def test_options_are_shown_that_differ_between_the_rows_of_an_op(make_environment, make_record):
+    options = [{"layout": "nn", "batch": 1}, {"layout": "nt", "batch": 1}]
+    records = [make_record(options=each) for each in options]
+    records.append(make_record(op="softmax", options={"batch": 2}))
+    text = rendered(make_environment(), records)
+    assert ("layout nt" in text, "batch" in text) == (True, False)
+
+
 @pytest.mark.usefixtures("capsys")
 def test_a_pipe_gets_whole_lines(make_environment, make_skipped):
     rows = [make_skipped(reason="needs 412 GB, the device has 141 GB free; " * 5)]

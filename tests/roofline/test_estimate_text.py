@@ -55,15 +55,15 @@ def test_large_parts_come_first_and_small_ones_are_one_row(capsys):
     assert "attention: sinks" not in lines
 
 
-def shown(answer, is_terminal):
+def shown(answer, is_terminal, width=100):
     file = io.StringIO()
     print_answer(
-        Console(file=file, width=100, force_terminal=is_terminal, color_system=None), answer
+        Console(file=file, width=width, force_terminal=is_terminal, color_system=None), answer
     )
     return file.getvalue()
 
 
-def test_parts_have_bars_in_a_terminal_alone():
+def test_parts_have_bars_in_a_wide_terminal_alone():
     steps = [Step("small", "", "1", 1), Step("large", "", "3", 3), Step("total", "", "4")]
     answer = Answer(
         title="t",
@@ -79,6 +79,7 @@ def test_parts_have_bars_in_a_terminal_alone():
         if line.strip()
     }
     assert (bars["large"], bars["small"], bars["total"]) == (18, 6, 0)
+    assert "█" not in shown(answer, True, width=80)
     plain = shown(answer, False)
     assert "█" not in plain
     assert plain.index("large") < plain.index("small") < plain.index("total")

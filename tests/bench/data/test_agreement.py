@@ -340,6 +340,12 @@ def test_what_cannot_be_verified_on_new_contents_says_why(fn, args, reason):
         on_new(fn, fn, *args)
 
 
+def test_a_random_result_of_a_function_without_a_baseline_says_so():
+    call = partial(torch.rand_like, X.clone())
+    with pytest.raises(UnverifiedError, match="the result is random"):
+        on_new_contents(call, call.func, Expected.itself(call()))
+
+
 def test_masks_and_integers_stay_and_new_contents_come_from_their_maker():
     mask = torch.tensor([[0.0, 1.0], [1.0, 1.0]])
     index = torch.arange(9)
