@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import torch
@@ -286,8 +286,12 @@ def account(step: ProfiledStep) -> Breakdown:
 
 def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakdown]:
     """Return a compiled step and its operations: fused regions, and operations outside of them."""
-    from bench.harness.torch_private import compile_fx, compile_fx_inner
-    from bench.harness.torch_private import functorch_config as config
+    from bench.harness.torch_private import (
+        compile_fx,
+        compile_fx_inner,
+        dynamo_config,
+        functorch_config,
+    )
 
     numbers = itertools.count()
 
@@ -301,13 +305,15 @@ def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakd
     function = step.target.function
     for name in ORIGINALS:  # compile the original again
         function = getattr(function, name, None) or function
-    # All modules share the code that is compiled: torch would run it as it is after 8 compilations.
-    name = "isolate_recompiles"  # torch 2.11 does not have it
-    isolated: Any = {name: True} if name in signature(torch.compile).parameters else {}
-    made = torch.compile(function, backend=backend, dynamic=False, **isolated)
+    made = torch.compile(function, backend=backend, dynamic=False)
     fast = ProfiledStep(replace(step.target, function=made), step.mode)
-    # A graph from the cache of whole graphs has no regions that can be intercepted.
-    with state_kept(step.target), config.patch(enable_autograd_cache=False):
+    with (
+        state_kept(step.target),
+        # A graph from the cache of whole graphs has no regions that can be intercepted.
+        functorch_config.patch(enable_autograd_cache=False),
+        # All modules share the code that is compiled: torch would run it as it is after 8 times.
+        dynamo_config.patch(recompile_limit=sys.maxsize),
+    ):
         fast()
         fast()
         counted(fast, is_eager=False)
