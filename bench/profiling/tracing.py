@@ -8,7 +8,7 @@ parts of a step sum to it exactly.
 from __future__ import annotations
 
 import json
-import shutil
+import platform
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -119,13 +119,14 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mappin
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        if keep is not None:
-            try:
-                shutil.copyfile(path, keep)
-            except OSError as error:
-                raise UsageError(f"cannot write '{keep}': {error.strerror or error}") from None
         document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return document
+    if keep is not None:
+        kept = {"host_name": platform.node(), **document}  # torch 2.11 does not name it
+        try:
+            keep.write_text(json.dumps(kept), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write '{keep}': {error.strerror or error}") from None
+    return document
 
 
 @dataclass(slots=True)  # a trace has hundreds of thousands
