@@ -54,7 +54,7 @@ def launch(setup: Setup) -> list[Measured]:
         from kernels import launch_floor
 
         what = "triton v1, empty kernel"
-        call = partial(launch_floor.launch, x)
+        call = partial(launch_floor.VARIANT.launch, 1, x)
     elif setup.device.is_gpu:  # a copy would be a node of the copy engine, and not a kernel
         what = "addition to one element"
         call = partial(out.add_, x)
@@ -204,23 +204,8 @@ def _triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candida
     from kernels import bandwidth as tiles
 
     x, y, out = (array.view(torch.int32) for array in arrays)
-    configs = tiles.configs(device.sm_count or 1)
-    sums = torch.empty(
-        x.numel() // min(config.block for config in configs), dtype=torch.int32, device=x.device
-    )
     candidates = []
-    for config in configs:
-        words = tiles.covered(config, x.numel())
-        a = x[:words]
-        b = y[:words]
-        c = out[:words]
-        call, operands = {
-            "read": (partial(tiles.read, a, out=sums, config=config), 1),
-            "write": (partial(tiles.write, out=c, config=config), 1),
-            "copy": (partial(tiles.copy, a, out=c, config=config), 2),
-            "triad": (partial(tiles.triad, a, b, out=c, config=config), 3),
-        }[mix]
-        candidates.append(
-            _candidate(f"triton v1, {config.label}", operands * tiles.WORD_BYTES * words, call)
-        )
+    for config in tiles.configs(device.sm_count or 1):
+        call, moved = tiles.launch_of(mix, config, x, y, out)
+        candidates.append(_candidate(f"triton v1, {config.label}", moved, call))
     return candidates
