@@ -142,7 +142,7 @@ def add_options(parser: Parser, families: Iterable[str]) -> None:
     add(
         parser,
         known,
-        [key for key in known if key not in ("kernels", "peak_memory")],
+        [key for key in known if key != "peak_memory"],
         plot="save a plot of ratios and MFU: .png, .svg or .pdf",
     )
     add(parser, parameters(Options), ["on", "margin", "rounds", "fail_on", "confirm"])

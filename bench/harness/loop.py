@@ -21,7 +21,6 @@ from bench.harness.measure.budget import Budget, total
 from bench.harness.measure.flags import judged, not_converged, reasons_of
 from bench.harness.measure.isolated import (
     compile_rows,
-    launched_fields,
     load_problem,
     measure_isolated,
 )
@@ -105,22 +104,6 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
     for number in range(1, VISITS):
         visit_again(run, measured, budget, number, kept)
     del kept  # frees its memory
-    for index, (row, record) in enumerate(measured):
-        if (
-            row.settings.kernels
-            and run.device.is_gpu
-            and record.status == "ok"
-            and budget.has_time()
-        ):
-            as_measured = replace(row, provider=record.provider)
-            fields = launched_fields(
-                as_measured,
-                record.median_s or 0.0,
-                run.device,
-                run.settings.timeout_s,
-                run.deadline,
-            )
-            measured[index] = row, run.keep(replace(record, **fields), replaces=record)
     run.rewrite()
     if run.settings.verbose:
         for _, record in measured:
