@@ -14,7 +14,7 @@ from dataclasses import replace
 from statistics import median
 
 from bench.harness import clock, worker
-from bench.harness.calibrate.bandwidth import mixes_for
+from bench.harness.calibrate.calibration import mixes_for
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import Budget, total

@@ -168,15 +168,6 @@ class Settings:
         ),
     ] = False
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what a run file has of them."""
-        saved = {name: getattr(self, name) for name in ("fill", "cache", "budget_s", "seed")}
-        for name in ("tolerance", "in_place", "peak_memory"):
-            value = getattr(self, name)
-            if value != getattr(Settings, name):
-                saved[name] = value
-        return saved
-
 
 MACHINE = ("device", "threads", "gpu", "budget_s", "require_quiet", "seed")
 SAVING = ("format", "output", "no_save", "plot", "quiet", "verbose")

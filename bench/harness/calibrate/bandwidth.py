@@ -10,7 +10,7 @@ TCCA Newsletter, December 1995, for copy and triad, and for arrays of at least f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,8 +19,7 @@ from bench.harness.calibrate.setup import BRIEF, Candidate, Measured, NotMeasure
 from bench.harness.device.device import MIB, Device
 from bench.harness.providers.registry import has_triton
 from bench.harness.timing.samplers import Call
-from roofline.machine import MIX_RATIOS, READ_SHARES
-from roofline.work import Work
+from roofline.machine import MIX_RATIOS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,19 +109,6 @@ def _work(rate: Rate, mix: str) -> dict[str, int]:
     moved = rate.candidate.work
     bytes_written = moved * written // (read + written)
     return {"flops": 0, "bytes_read": moved - bytes_written, "bytes_written": bytes_written}
-
-
-def mixes_for(works: Iterable[Work]) -> list[str]:
-    """Return the mixes that judge some work: those on both sides of its fraction of bytes read."""
-    names = set()
-    for work in works:
-        if work.bytes:
-            share = work.bytes_read / work.bytes
-            below = [mix for mix in MIXES if READ_SHARES[mix] <= share]
-            above = [mix for mix in MIXES if READ_SHARES[mix] >= share]
-            names.add(max(below, key=READ_SHARES.__getitem__))
-            names.add(min(above, key=READ_SHARES.__getitem__))
-    return [mix for mix in MIXES if mix in names]
 
 
 def operand_bytes(device: Device) -> int:

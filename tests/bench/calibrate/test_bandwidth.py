@@ -8,6 +8,7 @@ from test_setup import rate_of
 
 from bench.harness.calibrate import bandwidth
 from bench.harness.calibrate.bandwidth import MIXES, filled, operand_bytes
+from bench.harness.calibrate.calibration import mixes_for
 from bench.harness.calibrate.setup import QUICK, NotMeasuredError, Setup
 from bench.harness.device.device import MIB, Device
 from roofline.work import Work
@@ -139,8 +140,8 @@ def test_torch_candidates_read_and_write_the_counted_bytes(mix):
     ],
 )
 def test_a_row_is_judged_by_the_mixes_on_both_sides_of_its_own(read, written, names):
-    assert bandwidth.mixes_for([Work(1, read, written)]) == names
+    assert mixes_for([Work(1, read, written)]) == names
 
 
 def test_rows_are_judged_by_all_their_mixes():
-    assert bandwidth.mixes_for([Work(1, 1, 0), Work(1, 5, 5)]) == ["copy", "read"]
+    assert mixes_for([Work(1, 1, 0), Work(1, 5, 5)]) == ["copy", "read"]
