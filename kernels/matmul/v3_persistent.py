@@ -54,6 +54,7 @@ from kernels.matmul import (
     Operands,
     aligned_unit,
     launcher,
+    layouts_of,
     unsupported_dtype,
 )
 from kernels.matmul.tiles import (
@@ -203,8 +204,7 @@ _variant = cache(partial(pointer_variant, persistent_matmul))
 def variants(arch: int) -> tuple[Variant, ...]:
     found = []
     for dtype in TILES[90]:
-        layouts = ("nt",) if dtype.startswith("fp8") else LAYOUTS
-        for layout, unit in itertools.product(layouts, (aligned_unit(dtype), 1)):
+        for layout, unit in itertools.product(layouts_of(dtype), (aligned_unit(dtype), 1)):
             for size, tile in tiles_for(arch, dtype, unit).items():
                 found.append(_variant(dtype, layout, size, tile, UNIT=unit))
     return tuple(found)
@@ -214,12 +214,12 @@ def _programs(operands: Operands, tile: Tile) -> int:
     programs = MAX_TILES
     if operands.unit > 1:
         is_small = tile.n <= 128 and operands.layout in TWO_FIT.get(operands.dtype, ())
-        programs = operands.processors * (2 if is_small or tile.warps == 4 else 1)
+        programs = operands.gpu.processors * (2 if is_small or tile.warps == 4 else 1)
     return min(programs, operands.tiles(tile.m, tile.n))
 
 
 def _launch(operands: Operands) -> None:
-    tiles = tiles_for(operands.arch, operands.dtype, operands.unit)
+    tiles = tiles_for(operands.gpu.arch, operands.dtype, operands.unit)
     if not tiles:
         raise unsupported_dtype(operands, "fp8 needs sm_90 or sm_100")
     if not operands.tensors[-1].numel():

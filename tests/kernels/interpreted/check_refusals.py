@@ -22,7 +22,6 @@ def test_launchers_reject_invalid_operands(family, op, module):
     offset = torch.zeros(first.numel() + 1, dtype=first.dtype)[1:].view(first.shape)
     assert f"starts {first.itemsize} bytes past a multiple of 16" in line(offset, *others)
     assert "has dtype torch.float64; " in line(first.double(), *others)
-    assert "is of type list; pass a torch tensor" in line([1.0], *others)
     assert "out has shape" in line(first, *others, out=out[None])
     assert "out is on meta, " in line(first, *others, out=out.to("meta"))
     for place, tensor in enumerate(others):
@@ -39,7 +38,6 @@ def test_elementwise_rejects_invalid_operands(version):
     assert "expected the inputs x, y, got 1" in line("add", x, out=x)
     assert "up has shape (1,)" in line("swiglu", x, x[:1], out=x)
     assert "x has shape (8,); expected two dimensions" in line("bias-gelu", x, x, out=x)
-    assert "seed is of type int; pass a torch tensor" in line("dropout", x, 1, out=x)
     assert "not an offset view" in line("dropout", x, torch.tensor([1, 2])[1:], out=x)
 
 
