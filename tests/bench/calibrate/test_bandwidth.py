@@ -39,7 +39,6 @@ def gpu(cache_bytes=50 * MIB, free=2**50, sm_count=4):
     [
         (cpu(cache_bytes=32 * MIB), 128 * MIB),
         (cpu(cache_bytes=8 * MIB), 64 * MIB),  # never less, so that a launch lasts
-        (cpu(cache_bytes=384 * MIB), 1536 * MIB),
         (cpu(cache_bytes=32 * MIB, free=8 * 129 * MIB + 5), 128 * MIB),
         (gpu(cache_bytes=50 * MIB), 4096 * MIB),
         (gpu(cache_bytes=256 * MIB), 5120 * MIB),  # twenty times the L2
@@ -131,7 +130,6 @@ def test_torch_candidates_read_and_write_the_counted_bytes(mix):
     ("read", "written", "names"),
     [
         (2, 1, ["triad"]),  # a square matmul
-        (1, 1, ["copy"]),
         (1, 0, ["read"]),
         (0, 1, ["write"]),
         (3, 1, ["triad", "read"]),

@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -30,7 +29,7 @@ from bench.harness.providers.registry import (
 )
 from bench.matmul import OPS as MATMUL
 from kernels import versions as kernel_files
-from tests.bench.commands import A100, CPU, GPU, H100, RTX
+from tests.bench.commands import A100, CPU, GPU, H100
 
 OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL)}
 FAMILIES = sorted(families())
@@ -332,18 +331,6 @@ def test_a_version_with_autotuning_is_two_providers(versions):
     assert fixed.source_sha256 == tuned.source_sha256
     with pytest.raises(UsageError):
         check_providers(["triton-v10-autotune"], ["elementwise"])
-
-
-def test_the_default_is_the_newest_version_the_gpu_can_run(versions):
-    (versions / "v11_tma.py").write_text(FOR_HOPPER)
-    assert list(default_providers("elementwise", A100)) == ["torch", "triton-v10"]
-    assert list(default_providers("elementwise", H100)) == ["torch", "triton-v11"]
-    assert list(default_providers("elementwise", RTX)) == ["torch", "triton-v11"]
-    assert list(default_providers("elementwise", replace(GPU, type="rocm"))) == [
-        "torch",
-        "triton-v10",
-    ]
-    assert not [name for name in sys.modules if name.startswith("kernels_of_a_test")]
 
 
 def test_triton_is_the_newest_version_that_fits(versions):
