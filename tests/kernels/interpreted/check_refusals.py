@@ -35,7 +35,6 @@ def test_elementwise_rejects_invalid_operands(version):
         return rejection(*launcher_of("elementwise", op, version), *inputs, out=out)
 
     x = torch.ones(8)
-    assert "expected the inputs x, y, got 1" in line("add", x, out=x)
     assert "up has shape (1,)" in line("swiglu", x, x[:1], out=x)
     assert "x has shape (8,); expected two dimensions" in line("bias-gelu", x, x, out=x)
     assert "not an offset view" in line("dropout", x, torch.tensor([1, 2])[1:], out=x)
