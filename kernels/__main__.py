@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
-from kernels.audit import AuditError, OwnKernel
+from kernels.audit import AuditError, OwnKernel, Selection
 from results.show.options import add, add_format, parameters
 from results.show.terminal import (
     INTERRUPTED,
@@ -89,12 +89,6 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(prog=show.prog, run=_list)
     audit = commands.add_parser("audit", help=COMMANDS["audit"], description=AUDIT, epilog=EXAMPLES)
     audit.set_defaults(prog=audit.prog, run=_audit)
-    _add_choices(audit)
-    add(audit, parameters(OwnKernel))
-    return parser
-
-
-def _add_choices(audit: Parser) -> None:
     audit.add_argument(
         "names",
         nargs="*",
@@ -102,32 +96,10 @@ def _add_choices(audit: Parser) -> None:
         help="family or operation, optionally with a version (norm/v3), or file.py:kernel "
         "(default: the quick set)",
     )
-    for option, help_text in {
-        "--arch": "architectures, such as sm_90 (default: sm_80,sm_90,sm_100)",
-        "--dtype": "data types, such as bf16 (default: all)",
-        "--version": "versions, such as v2 (default: all)",
-    }.items():
-        audit.add_argument(
-            option, action="extend", type=_comma_list, default=[], metavar="LIST", help=help_text
-        )
+    add(audit, parameters(Selection))
     add_format(audit)
-    audit.add_argument(
-        "--all",
-        action="store_true",
-        help="compile all variants of all versions, which takes minutes",
-    )
-    audit.add_argument(
-        "--sass",
-        action="store_true",
-        help="print the machine code of the hot loop, or without a loop of the hot path",
-    )
-
-
-def _comma_list(text: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        raise argparse.ArgumentTypeError(f"expected a comma-separated list, got '{text}'")
-    return parts
+    add(audit, parameters(OwnKernel))
+    return parser
 
 
 if __name__ == "__main__":

@@ -15,25 +15,19 @@ lines that a store may read first; McCalpin, IEEE TCCA Newsletter, Dec. 1995.
 Any bits measure bandwidth equally well, because the arithmetic takes no significant time. The
 written words differ from each other, because a memory controller may compress a run of equal ones.
 
-There is no mask: `grid` rounds the number of words down to whole tiles, and the launchers reject
-any other. Each thread has several accesses of 16 bytes in flight (`Config.accesses`). Offsets have
-64 bits.
+There is no mask: a launch takes whole tiles, as many for each program. Each thread has several
+accesses of 16 bytes in flight (`Config.accesses`). Offsets have 64 bits.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import (
-    ALIGNMENT_BYTES,
-    Variant,
-    require_contiguous,
-    require_shape,
-    require_tensors,
-)
+from kernels.launch import ALIGNMENT_BYTES, Variant
 
 WORD_BYTES = 4
 WORDS_PER_ACCESS = ALIGNMENT_BYTES // WORD_BYTES
@@ -96,29 +90,6 @@ def configs(sm_count: int) -> tuple[Config, ...]:
     ]
     streaming = [Config(8, 4, policy="streaming"), Config(8, 8, 8 * sm_count, "streaming")]
     return (*tile_grid, *fixed_grid, *streaming, Config(8, 4, policy="evict-first"))
-
-
-def grid(config: Config, words: int) -> tuple[int, int]:
-    """Return programs and steps per program that cover `words` words, rounded down to the same
-    tiles for each program.
-
-    Raises:
-        ValueError: fewer words than one tile.
-    """
-    tiles = words // config.block
-    if tiles == 0:
-        raise ValueError(
-            f"bandwidth v1: expected at least {config.block} words for '{config.label}', got "
-            f"{words}"
-        )
-    programs = min(tiles, config.programs or tiles)
-    return programs, tiles // programs
-
-
-def covered(config: Config, words: int) -> int:
-    """Return the number of words, of `words`, that a launch accesses."""
-    programs, steps = grid(config, words)
-    return programs * steps * config.block
 
 
 @triton.jit(do_not_specialize=["steps"])
@@ -187,6 +158,7 @@ def stream_kernel(
         start += tl.num_programs(0).to(tl.int64) * BLOCK
 
 
+OPERANDS = {"read": 1, "write": 1, "copy": 2, "triad": 3}
 KERNELS = {
     "read": read_kernel,
     "write": write_kernel,
@@ -210,7 +182,6 @@ def variants(arch: int) -> tuple[Variant, ...]:
     """Return the variants to audit: the largest tile, which needs the most registers, and one with
     cache hints.
     """
-    operands = {"read": 1, "write": 1, "copy": 2, "triad": 3}
     largest = Config(8, 8)
     hinted = Config(8, 4, policy="streaming")
     chosen = [(name, largest) for name in KERNELS] + [(name, hinted) for name in KERNELS]
@@ -221,57 +192,29 @@ def variants(arch: int) -> tuple[Variant, ...]:
             dtype="int32",
             shape_class=f"{config.warps} warps, {config.accesses} x 16 B, {config.policy}",
             elements=config.block,
-            bytes=WORD_BYTES * operands[name] * config.block,
+            bytes=WORD_BYTES * OPERANDS[name] * config.block,
         )
         for name, config in chosen
     )
 
 
-def read(x: torch.Tensor, *, out: torch.Tensor, config: Config) -> None:
-    """Write the sum of the words that each program reads to the first words of `out`; they add up
-    to the sum of `x`.
+def launch_of(
+    mix: str, config: Config, x: torch.Tensor, y: torch.Tensor, out: torch.Tensor
+) -> tuple[Callable[[], None], int]:
+    """Return a launch on int32 words, and the bytes that it moves.
+
+    `x`, `y` and `out` have equally many words, at least one tile. Programs have equally many tiles,
+    so some words at the end may be left out. The read writes the sum of each program to `out`; the
+    sums add up to that of the words read.
     """
-    programs, steps = _grid("read", config, x=x)
-    _require_words("read v1", out=out)
-    if out.numel() < programs:
-        raise ValueError(
-            f"read v1: out has {out.numel()} words; expected at least {programs}, one per program"
-        )
-    variant("read", config).launch(programs, x, out, steps)
-
-
-def write(*, out: torch.Tensor, factor: int = FACTOR, config: Config) -> None:
-    programs, steps = _grid("write", config, out=out)
-    variant("write", config).launch(programs, out, steps, factor)
-
-
-def copy(x: torch.Tensor, *, out: torch.Tensor, config: Config) -> None:
-    programs, steps = _grid("copy", config, x=x, out=out)
-    variant("copy", config).launch(programs, x, out, steps)
-
-
-def triad(
-    x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor, factor: int = FACTOR, config: Config
-) -> None:
-    programs, steps = _grid("triad", config, x=x, y=y, out=out)
-    variant("triad", config).launch(programs, x, out, steps, y, factor)
-
-
-def _grid(name: str, config: Config, **tensors: torch.Tensor) -> tuple[int, int]:
-    """Return the grid of a launch. Tensors must have the same shape and whole tiles of words."""
-    label = f"{name} v1"
-    _require_words(label, **tensors)
-    words = next(iter(tensors.values())).shape
-    for operand, tensor in tensors.items():
-        require_shape(label, operand, tensor, words)
-    count = words.numel()
-    if covered(config, count) != count:
-        raise ValueError(
-            f"{label}: {count} words; '{config.label}' covers {covered(config, count)}"
-        )
-    return grid(config, count)
-
-
-def _require_words(label: str, **tensors: torch.Tensor) -> None:
-    require_tensors(label, dtypes=(torch.int32,), **tensors)
-    require_contiguous(label, **tensors)
+    tiles = out.numel() // config.block
+    programs = min(tiles, config.programs or tiles)
+    steps = tiles // programs
+    arguments: dict[str, tuple[torch.Tensor | int, ...]] = {
+        "read": (x, out, steps),
+        "write": (out, steps, FACTOR),
+        "copy": (x, out, steps),
+        "triad": (x, out, steps, y, FACTOR),
+    }
+    launch = partial(variant(mix, config).launch, programs, *arguments[mix])
+    return launch, WORD_BYTES * OPERANDS[mix] * programs * steps * config.block

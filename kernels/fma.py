@@ -23,7 +23,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import DTYPES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.launch import DTYPES, Variant
 
 UNROLL = 32  # steps of every chain per loop iteration
 # Dtypes with an FMA instruction, and Triton's names of them.
@@ -123,43 +123,10 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def coefficients(dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Return the tensor (a, b).
-
-    Raises:
-        ValueError: the dtype has no FMA instruction.
-    """
-    if dtype not in COEFFICIENTS:
-        raise ValueError(
-            f"fma v1: dtype {dtype}; allowed are {', '.join(str(known) for known in NAMES)}"
-        )
+    """Return the tensor (a, b) for a dtype in `NAMES`."""
     return torch.tensor(COEFFICIENTS[dtype], dtype=dtype, device=device)
 
 
 def flops(elements: int, iterations: int) -> int:
     """Return the FLOPs of a launch; a fused multiply-add counts as 2."""
     return 2 * elements * UNROLL * iterations
-
-
-def launch(
-    ab: torch.Tensor, x: torch.Tensor, iterations: int, *, out: torch.Tensor, config: Config
-) -> None:
-    """Run every chain of `x` for `UNROLL` x `iterations` steps and write the results to `out`.
-
-    Args:
-        ab: the result of `coefficients`.
-        x: starting values, a multiple of `config.block` elements.
-        iterations: fewer than 2^31.
-        out: results, of the shape of `x`.
-        config: the launch configuration.
-    """
-    label = "fma v1"
-    operands = {"x": x, "ab": ab, "out": out}
-    require_tensors(label, dtypes=NAMES, **operands)
-    require_contiguous(label, **operands)
-    require_shape(label, "ab", ab, (2,))
-    require_shape(label, "out", out, x.shape)
-    if x.numel() % config.block or not x.numel():
-        raise ValueError(
-            f"{label}: x has {x.numel()} elements; expected a multiple of {config.block}"
-        )
-    variant(config).launch(x.numel() // config.block, ab, x, out, iterations)

@@ -177,8 +177,6 @@ def _require_usable(
     label: str, name: str, tensor: torch.Tensor, like: tuple[str, torch.Tensor]
 ) -> None:
     """Require an aligned tensor on the GPU of `like`."""
-    if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
     if tensor.device != like[1].device:
         raise ValueError(
             f"{label}: {name} is on {tensor.device}, {like[0]} on {like[1].device}; use one device"

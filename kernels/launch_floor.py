@@ -5,10 +5,9 @@ kernel takes one pointer, which it does not follow, because Triton finds the dev
 argument.
 """
 
-import torch
 import triton
 
-from kernels.launch import Variant, require_tensors
+from kernels.launch import Variant
 
 
 @triton.jit
@@ -29,8 +28,3 @@ VARIANT = Variant(
 
 def variants(arch: int) -> tuple[Variant, ...]:
     return (VARIANT,)
-
-
-def launch(x: torch.Tensor) -> None:
-    require_tensors("launch floor v1", x=x)
-    VARIANT.launch(1, x)

@@ -58,9 +58,6 @@ SPARSE_KEYS = (
     "visits",
     "passed_over",
     "output",
-    "launched_kernels",
-    "kernel_s",
-    "eager_s",
     "peak_memory_bytes",
     "details",
 )
@@ -562,15 +559,6 @@ class Record(Line):
     """Reason of each newer version of the kernel to reject the case."""
     output: str | None = None
     """Output of a user's function."""
-    launched_kernels: tuple[Object, ...] = ()
-    """Kernels of one launch by torch's profiler: `name`, `count`, `time_s` of all together, `grid`
-    and `block` by axis, `registers` per thread and `shared_bytes` per block."""
-    kernel_s: Time | None = None
-    """Seconds that the kernels of a launch run, by torch's profiler; `median_s` includes the gaps
-    between them.
-    """
-    eager_s: Time | None = None
-    """Seconds per launch if the host launches each one separately."""
     peak_memory_bytes: Count | None = None
     """Maximum that torch's allocator holds during one call, besides what it holds before."""
     details: AnyDetails | None = None

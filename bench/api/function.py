@@ -44,7 +44,7 @@ from bench.harness.device.device import Device, NoDeviceError, cpu_device, detec
 from bench.harness.measure.flags import of_check, of_settings, recorded
 from bench.harness.measure.measure_row import interpreted, take_samples
 from bench.harness.measure.rows import one_line
-from bench.harness.run import stamp
+from bench.harness.run import saved_options, stamp
 from bench.harness.settings import Settings
 from bench.harness.timing.protocol import LIMITS
 from bench.profiling.target import MODEL_DTYPES
@@ -545,7 +545,7 @@ def known_ceilings(device: Device, gpu: str | None = None) -> Machine:
 
 def environment_of(device: Device, command: str) -> Environment:
     """Return the environment of a new run in this process, with the current ceilings."""
-    return stamp("bench", device, known_ceilings(device), Settings().to_dict(), (command,))
+    return stamp("bench", device, known_ceilings(device), saved_options(Settings()), (command,))
 
 
 def arrays_in(value: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from bench.api.records import Records
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
-from bench.harness.run import stamp
+from bench.harness.run import saved_options, stamp
 from bench.harness.settings import Settings
 from bench.profiling.counts import shapes_text
 from bench.profiling.operation import summed
@@ -109,7 +109,9 @@ def profile(
         raise UsageError(records[0].reason)
     dtypes = product_dtypes(records)
     ceilings = measured.complete(ceilings_of(device, None), dtypes)
-    environment = stamp("bench", device, ceilings, Settings(cache="warm").to_dict(), ("profile",))
+    environment = stamp(
+        "bench", device, ceilings, saved_options(Settings(cache="warm")), ("profile",)
+    )
     return Profile(replace(environment, profile=totals), records, render)
 
 

@@ -142,7 +142,7 @@ def add_options(parser: Parser, families: Iterable[str]) -> None:
     add(
         parser,
         known,
-        [key for key in known if key not in ("kernels", "peak_memory")],
+        [key for key in known if key != "peak_memory"],
         plot="save a plot of ratios and MFU: .png, .svg or .pdf",
     )
     add(parser, parameters(Options), ["on", "margin", "rounds", "fail_on", "confirm"])
@@ -159,7 +159,7 @@ def merged_options(families: Iterable[str]) -> dict[str, dict[str, Option]]:
 
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.commands.compare_functions import run_comparison, run_functions
-    from bench.harness.calibrate.bandwidth import mixes_for
+    from bench.harness.calibrate.calibration import mixes_for
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.rows import plan
     from bench.harness.providers.registry import is_user_kernel, named_providers

@@ -21,7 +21,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
 from bench.harness.measure.rows import labels
 from bench.harness.providers.user_kernel import UserKernelError, find
-from bench.harness.run import Run
+from bench.harness.run import Run, saved_options
 from bench.harness.settings import Argv, Settings
 from bench.profiling.target import guarded_call
 from results.compare.comparison import compare_live
@@ -104,7 +104,7 @@ def run_comparison(
         seed=settings.seed,
         rows=len(measures) * (len(names) - 1),
     )
-    run.saved = policy.to_dict() | settings.to_dict() | {"baseline": names[0]}
+    run.saved = policy.to_dict() | saved_options(settings) | {"baseline": names[0]}
     with run:
         run.start(dtypes, mixes=mixes)
         progress.expect(len(measures), run.share_s)

@@ -14,14 +14,13 @@ from dataclasses import replace
 from statistics import median
 
 from bench.harness import clock, worker
-from bench.harness.calibrate.bandwidth import mixes_for
+from bench.harness.calibrate.calibration import mixes_for
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import Budget, total
 from bench.harness.measure.flags import judged, not_converged, reasons_of
 from bench.harness.measure.isolated import (
     compile_rows,
-    launched_fields,
     load_problem,
     measure_isolated,
 )
@@ -105,22 +104,6 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
     for number in range(1, VISITS):
         visit_again(run, measured, budget, number, kept)
     del kept  # frees its memory
-    for index, (row, record) in enumerate(measured):
-        if (
-            row.settings.kernels
-            and run.device.is_gpu
-            and record.status == "ok"
-            and budget.has_time()
-        ):
-            as_measured = replace(row, provider=record.provider)
-            fields = launched_fields(
-                as_measured,
-                record.median_s or 0.0,
-                run.device,
-                run.settings.timeout_s,
-                run.deadline,
-            )
-            measured[index] = row, run.keep(replace(record, **fields), replaces=record)
     run.rewrite()
     if run.settings.verbose:
         for _, record in measured:

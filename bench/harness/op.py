@@ -368,14 +368,6 @@ def parse_batch_shape(word: str, maximum: int = 10**7) -> tuple[int, int]:
 def _extents(text: str, word: str) -> Sequence[int]:
     """Return the values of one axis: a number, or a range."""
     fields = text.split(":")
-    match = re.fullmatch(r"([0-9]{1,9})([kKmM])", text)
-    if match:
-        count = int(match[1])
-        power = "km".index(match[2].lower()) + 1
-        raise ShapeError(
-            f"ambiguous shape '{word}': did you mean {count * 1024**power} or "
-            f"{count * 1000**power}?"
-        )
     if not all(re.fullmatch(r"[0-9]{1,18}", field) for field in fields) or any(
         int(field) == 0 for field in fields
     ):

@@ -178,7 +178,7 @@ class Run(AbstractContextManager["Run"]):
         self._command = command
         self._name = name
         self._argv = argv
-        self.saved = settings.to_dict() if saved is None else saved
+        self.saved = saved_options(settings) if saved is None else saved
         self._unsaved = 0
         self._calibration = MeasuredCeilings(
             device, runs_directory(), self.progress.note, self.progress.say
@@ -331,7 +331,16 @@ class Run(AbstractContextManager["Run"]):
         if not plot and draws and path is not None:
             plot = path.with_suffix(".png")
         if plot is not None:
-            self._draw(plot)
+            from roofline.picture.figure import plot_run
+            from roofline.picture.scene import NoCeilingError
+
+            try:
+                plot_run(self.environment, self.records, plot)
+                print_path("plot", plot, self.settings.format)
+            except NoCeilingError as error:
+                if self.settings.plot is not None:
+                    raise
+                self.progress.note(f"no plot: {error}")
         self.raise_if_unsaved()
         return self.exit_code()
 
@@ -358,21 +367,6 @@ class Run(AbstractContextManager["Run"]):
         if any(record.status in ("invalid", "failed") for record in self.records):
             return WRONG_RESULT
         return OK
-
-    def _draw(self, path: Path) -> None:
-        """Draw the records; if there is no ceiling and no `--plot`, print a note instead."""
-        from roofline.picture.figure import plot_run
-        from roofline.picture.scene import NoCeilingError
-
-        try:
-            plot_run(self.environment, self.records, path)
-        except NoCeilingError as error:
-            if self.settings.plot is not None:
-                raise
-            if not self.settings.quiet:
-                say(f"no plot: {error}")
-            return
-        print_path("plot", path, self.settings.format)
 
     def saved_path(self) -> Path | None:
         """Return the run file, written again if it was removed; None if it lacks a record."""
@@ -405,6 +399,16 @@ def refused_all(records: Iterable[Record]) -> UsageError:
     )
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
     return UsageError(reasons[0] + more)
+
+
+def saved_options(settings: Settings) -> dict[str, Any]:
+    """Return the options that a run file has."""
+    saved = {name: getattr(settings, name) for name in ("fill", "cache", "budget_s", "seed")}
+    for name in ("tolerance", "in_place", "peak_memory"):
+        value = getattr(settings, name)
+        if value != getattr(Settings, name):
+            saved[name] = value
+    return saved
 
 
 def stamp(

@@ -135,12 +135,6 @@ class Settings:
         bool,
         ADVANCED,
     ] = False
-    kernels: Annotated[
-        bool,
-        "after timing on a GPU, record which kernels one call launches; -v prints them",
-        bool,
-        ADVANCED,
-    ] = False
     peak_memory: Annotated[
         bool,
         "after timing on a GPU, record how much memory one call allocates at most, besides its "
@@ -173,15 +167,6 @@ class Settings:
             "show how each row was verified and timed", group=ADVANCED, flags=("-v", "--verbose")
         ),
     ] = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what a run file has of them."""
-        saved = {name: getattr(self, name) for name in ("fill", "cache", "budget_s", "seed")}
-        for name in ("tolerance", "in_place", "kernels", "peak_memory"):
-            value = getattr(self, name)
-            if value != getattr(Settings, name):
-                saved[name] = value
-        return saved
 
 
 MACHINE = ("device", "threads", "gpu", "budget_s", "require_quiet", "seed")

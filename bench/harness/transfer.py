@@ -125,7 +125,8 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
     seed = run.settings.seed
     direction = "h2d" if blank.op == "overlap" else blank.op
     pairs, cache = make_pairs(direction, blank.options["memory"], size_bytes, device, seed)
-    calls = copy_calls(pairs, blank.options["transfer"] == "blocking")
+    is_blocking = blank.options["transfer"] == "blocking"
+    calls = copy_calls(pairs, is_blocking)
     calls[0]()
     device.synchronize()
     if not is_copied(pairs[0]):
@@ -134,7 +135,6 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
         record = measure_overlap(replace(blank, cache=cache), calls, device, seed, left_s)
     else:
         if device.is_gpu and not is_queued(blank):
-            is_blocking = blank.options["transfer"] == "blocking"
             samples = sample_copies(calls, is_blocking, cache, device, left_s)
         else:
             samples = take_samples(calls, cache, device, LIMITS[device.type], left_s=left_s)
@@ -264,10 +264,8 @@ def measure_overlap(
     return replace(record, details=details)
 
 
-@lru_cache(maxsize=1)
-def work_of_step(device: Device, seconds: float, seed: int) -> Matmuls:
-    """Return the work of a step, the same in all rows, so that their times can be compared."""
-    return Matmuls(device, seconds, seed)
+work_of_step = lru_cache(maxsize=1)(Matmuls)
+"""The work of a step, the same in all rows, so that their times can be compared."""
 
 
 def measure_load(blank: Record, run: Run, rows: int, tokens: Path | None, step_s: float) -> Record:

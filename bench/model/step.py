@@ -32,8 +32,8 @@ from bench.harness.device.device import Device
 from bench.harness.measure.flags import launch_limited, recorded
 from bench.harness.measure.measure_row import sample_steps, take_samples
 from bench.harness.run import Run
-from bench.harness.timing.launched import prepare_profiler
 from bench.harness.timing.protocol import LIMITS
+from bench.harness.timing.recording import prepare_profiler
 from bench.harness.torch_private import forget_compiled
 from bench.model.reproducibility import checkpoint_report, deterministic
 from bench.model.transformer import Transformer

@@ -30,7 +30,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device, slugify
 from bench.harness.measure.rows import one_line
 from bench.harness.timing import protocol
-from bench.harness.timing.launched import ON_GPU, kernels_of, span_of
+from bench.harness.timing.recording import ON_GPU, kernels_of, span_of
 from bench.harness.torch_private import has_kernel
 from bench.profiling.counts import (
     RULES,

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.measure.measure_row import sample_steps
-from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
+from bench.harness.timing.recording import Kernel, kernels_of, prepare_profiler, span_of
 from bench.harness.torch_private import RecordFunctionFast
 from bench.profiling.operation import MODULE, STEP, TAG, Breakdown, Operation
 from bench.profiling.records import records_of, step_of, work_records

@@ -4,6 +4,8 @@ import argparse
 from dataclasses import dataclass
 from typing import Annotated
 
+from results.show.options import Names, Parameter
+
 SIGNATURE = """argument types, in order or by name: '*bf16:16,*bf16:16,i32' or
 'x_ptr=*bf16:16,n=i32';
 ':16' marks a multiple of 16, for a pointer in bytes"""
@@ -31,6 +33,34 @@ def _warps(text: str) -> int:
     if warps not in (1, 2, 4, 8, 16, 32):
         raise argparse.ArgumentTypeError(f"expected 1, 2, 4, 8, 16 or 32 warps, got '{text}'")
     return warps
+
+
+ONE_WORD = {"nargs": 1}
+"""Names of kernels may follow a list option."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The options of an audit, besides those of a user's kernel."""
+
+    arch: Annotated[
+        Names,
+        Parameter(
+            "architectures, such as sm_90 (default: sm_80,sm_90,sm_100)", group="", told=ONE_WORD
+        ),
+    ] = None
+    dtype: Annotated[
+        Names, Parameter("data types, such as bf16 (default: all)", group="", told=ONE_WORD)
+    ] = None
+    version: Annotated[
+        Names, Parameter("versions, such as v2 (default: all)", group="", told=ONE_WORD)
+    ] = None
+    all: Annotated[bool, "compile all variants of all versions, which takes minutes", bool, ""] = (
+        False
+    )
+    sass: Annotated[
+        bool, "print the machine code of the hot loop, or without a loop of the hot path", bool, ""
+    ] = False
 
 
 @dataclass(frozen=True)

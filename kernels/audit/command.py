@@ -10,7 +10,7 @@ import triton
 from kernels import launch, precompile
 from kernels.audit import AuditError, OwnKernel, catalog, limits, rows, user_kernel
 from kernels.audit.table import AUDIT_COLUMNS, render
-from results.show.options import given, parameters
+from results.show.options import Names, given, parameters
 from results.show.terminal import print_out, say
 
 SHIPPED_KERNEL_OPTIONS = ("dtype", "version", "all")
@@ -33,10 +33,16 @@ def audit(args: argparse.Namespace) -> None:
         raise AuditError(f"{invalid[0]} requires your own kernel, path/to/file.py:kernel")
     if own:
         arches = _arches(args.arch, tuple(limits.MULTIPROCESSORS))
-        audited = _own_kernel(own[0], given(OwnKernel, args), arches)
+        kernel, module = user_kernel.load(own[0])
+        variant, source = user_kernel.variant(kernel, module, given(OwnKernel, args))
+        audited = []
+        with precompile.report_if_slow(f"compiling {own[0]}"):
+            for arch in arches:
+                compiled = rows.compile_ahead(source, arch, variant.options)
+                audited.append(rows.row(own[0], None, variant, compiled, arch))
     else:
         arches = _arches(args.arch, catalog.ARCHES)
-        chosen = catalog.select(args.names, arches, args.dtype, args.version)
+        chosen = catalog.select(args.names, arches, args.dtype or (), args.version or ())
         is_whole = args.all or args.names or args.dtype or args.version
         audited = rows.audit_all(chosen if is_whole else catalog.quick(chosen))
     _print(audited, args.sass, args.format)
@@ -48,20 +54,12 @@ def audit(args: argparse.Namespace) -> None:
             )
 
 
-def _arches(names: Sequence[str], allowed: Sequence[int]) -> list[int]:
+def _arches(names: Names, allowed: Sequence[int]) -> list[int]:
     by_name = {f"sm_{arch}": arch for arch in allowed}
-    for name in names:
+    for name in names or ():
         if name not in by_name:
             raise AuditError(f"unknown architecture '{name}' (choose from {', '.join(by_name)})")
-    return [by_name[name] for name in names] or list(catalog.ARCHES)
-
-
-def _own_kernel(name: str, own: OwnKernel, arches: Sequence[int]) -> list[rows.Row]:
-    kernel, module = user_kernel.load(name)
-    variant, source = user_kernel.variant(kernel, module, own)
-    with precompile.report_if_slow(f"compiling {name}"):
-        compiled = {arch: rows.compile_ahead(source, arch, variant.options) for arch in arches}
-        return [rows.row(name, None, variant, binary, arch) for arch, binary in compiled.items()]
+    return [by_name[name] for name in names or ()] or list(catalog.ARCHES)
 
 
 def _print(audited: Sequence[rows.Row], is_sass: bool, form: str) -> None:

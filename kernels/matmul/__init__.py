@@ -52,8 +52,7 @@ class Operands:
     k: int
     strides: tuple[int, int, int]
     batch_strides: tuple[int, int, int]
-    arch: int
-    processors: int
+    gpu: launch.Gpu
     unit: int
     label: str
     tensors: tuple[torch.Tensor, ...]
@@ -61,6 +60,11 @@ class Operands:
 
     def tiles(self, block_m: int, block_n: int) -> int:
         return self.batch * -(-self.m // block_m) * -(-self.n // block_n)
+
+
+def layouts_of(dtype: str) -> tuple[str, ...]:
+    """Return the layouts of A and B that there are kernels for."""
+    return ("nt",) if dtype.startswith("fp8") else LAYOUTS
 
 
 def triton_type(dtype: str) -> str:
@@ -114,7 +118,7 @@ def read(
             f"supported"
         )
     dtype = DTYPES[a.dtype]
-    layout = _layout(label, a, b, fp8=dtype.startswith("fp8"))
+    layout = _layout(label, a, b, dtype)
     if "n" not in _stored(out):
         raise ValueError(
             f"{label}: out {_described(out)}; pass a row-major tensor whose rows do not overlap"
@@ -122,7 +126,6 @@ def read(
     if dtype == "fp32" and torch.backends.cuda.matmul.fp32_precision == "tf32":
         dtype = "tf32"
     stored = (a, layout[0]), (b, layout[1]), (out, "n")
-    gpu = launch.gpu_of(a.device)
     strides = tuple(_row_stride(tensor, order) for tensor, order in stored)
     batch_strides = tuple(_batch_stride(label, tensor) for tensor in (a, b, out))
     lengths = k if layout[0] == "n" else m, n if layout[1] == "n" else k
@@ -137,8 +140,7 @@ def read(
         k=k,
         strides=strides,
         batch_strides=batch_strides,
-        arch=gpu.arch,
-        processors=gpu.processors,
+        gpu=launch.gpu_of(a.device),
         unit=unit if is_aligned else 1,
         label=label,
         tensors=(a, b, out),
@@ -157,7 +159,7 @@ def launcher(label: str, start: Callable[[Operands], None]) -> Callable[..., Non
 
 def unsupported_dtype(operands: Operands, allowed: str) -> ValueError:
     return ValueError(
-        f"{operands.label}: no kernel for {operands.dtype} on sm_{operands.arch}; {allowed}"
+        f"{operands.label}: no kernel for {operands.dtype} on sm_{operands.gpu.arch}; {allowed}"
     )
 
 
@@ -186,25 +188,17 @@ def _stored(tensor: torch.Tensor) -> str:
     return ("n" if row_major else "") + ("t" if transposed else "")
 
 
-def _layout(label: str, a: torch.Tensor, b: torch.Tensor, fp8: bool) -> str:
-    fitting = [
-        layout
-        for layout in (("nt",) if fp8 else LAYOUTS)
-        if layout[0] in _stored(a) and layout[1] in _stored(b)
-    ]
-    if fitting:
-        # A column of elements is better treated as one stored row than as many rows of one element.
-        return min(fitting, key=lambda layout: _is_column(a, layout[0]) + _is_column(b, layout[1]))
-    allowed = "only layout nt in fp8" if fp8 else f"layouts {', '.join(LAYOUTS)}"
+def _layout(label: str, a: torch.Tensor, b: torch.Tensor, dtype: str) -> str:
+    for layout in layouts_of(dtype):
+        if layout[0] in _stored(a) and layout[1] in _stored(b):
+            return layout
+    allowed = (
+        "only layout nt in fp8" if dtype.startswith("fp8") else f"layouts {', '.join(LAYOUTS)}"
+    )
     raise ValueError(
         f"{label}: a {_described(a)}, b {_described(b)}; expected {allowed}, with rows that do "
         f"not overlap"
     )
-
-
-def _is_column(tensor: torch.Tensor, order: str) -> bool:
-    rows, columns = tensor.shape[-2:] if order == "n" else tensor.shape[:-3:-1]
-    return columns == 1 and rows > 1
 
 
 def _described(tensor: torch.Tensor) -> str:

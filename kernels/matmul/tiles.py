@@ -7,7 +7,7 @@ spaces: the Triton tutorials 03 (tiles of 64 to 256, warps, stages on sm_80) and
 such a tile spills registers or exceeds shared memory when compiled, the next smaller one is used.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import triton
@@ -15,12 +15,10 @@ import triton.language as tl
 
 from kernels.launch import Variant
 from kernels.matmul import (
-    LAYOUTS,
-    MAX_TILES,
     Operands,
+    layouts_of,
     output_type,
     triton_type,
-    unsupported_dtype,
 )
 
 GROUP_M = 8  # rows of tiles that are traversed together; source: Triton tutorials 03 and 09
@@ -67,22 +65,22 @@ def sizes(table: Table, arch: int, dtype: str) -> Sizes:
     return tiles if arch in LARGE_SHARED_ARCHES else dict(list(tiles.items())[-1:])
 
 
-def choices(table: Table, arch: int) -> Iterator[tuple[str, str, str, Tile]]:
-    """Yield dtype, layout, size class and tile of each kernel for an architecture."""
-    for dtype in table[min(table)]:
-        layouts = ("nt",) if dtype.startswith("fp8") else LAYOUTS
-        for layout in layouts:
-            for size, tile in sizes(table, arch, dtype).items():
-                yield dtype, layout, size, tile
-
-
 def variants_of(
     table: Table, variant: Callable[[str, str, str, Tile], Variant]
 ) -> Callable[[int], tuple[Variant, ...]]:
-    """Return the function `variants(arch)` of a version with a variant for each choice of a
-    table.
+    """Return the function `variants(arch)` of a version with a variant for each dtype, layout and
+    tile of a table.
     """
-    return lambda arch: tuple(variant(*choice) for choice in choices(table, arch))
+
+    def variants(arch: int) -> tuple[Variant, ...]:
+        found = []
+        for dtype in table[min(table)]:
+            for layout in layouts_of(dtype):
+                for size, tile in sizes(table, arch, dtype).items():
+                    found.append(variant(dtype, layout, size, tile))
+        return tuple(found)
+
+    return variants
 
 
 def constants_of(dtype: str, layout: str) -> dict[str, Any]:
@@ -102,7 +100,7 @@ def size_class(tiles: Sizes, operands: Operands) -> str:
     else the smallest.
     """
     for name, tile in tiles.items():
-        if operands.tiles(tile.m, tile.n) >= MIN_BUSY_FRACTION * operands.processors:
+        if operands.tiles(tile.m, tile.n) >= MIN_BUSY_FRACTION * operands.gpu.processors:
             return name
     return list(tiles)[-1]
 
@@ -166,35 +164,3 @@ def pointer_variant(
         **scale_types(dtype),
     }
     return variant_of(kernel, dtype, layout, size, tile, types, **others)
-
-
-def one_tile_each(
-    table: Table, variant: Callable[[str, str, str, Tile], Variant]
-) -> Callable[[Operands], None]:
-    """Return the launch of a version with one program per tile, without scales."""
-
-    def start(operands: Operands) -> None:
-        tiles = sizes(table, operands.arch, operands.dtype)
-        if not tiles:
-            raise unsupported_dtype(operands, f"it has {', '.join(table[min(table)])}")
-        size = size_class(tiles, operands)
-        tile = tiles[size]
-        programs = operands.tiles(tile.m, tile.n)
-        if programs > MAX_TILES:
-            raise ValueError(
-                f"{operands.label}: {programs} tiles of {tile.m}x{tile.n}; at most {MAX_TILES} are "
-                f"supported"
-            )
-        if programs:
-            chosen = variant(operands.dtype, operands.layout, size, tile)
-            chosen.launch(
-                programs,
-                *operands.tensors,
-                operands.m,
-                operands.n,
-                operands.k,
-                *operands.strides,
-                *operands.batch_strides,
-            )
-
-    return start

@@ -211,13 +211,13 @@ def describe(
 
 def launch(operands: Operands) -> None:
     """Launch the kernel with the tile of its size class on the current device."""
-    tiles = sizes(TILES, operands.arch, operands.dtype)
+    tiles = sizes(TILES, operands.gpu.arch, operands.dtype)
     size = size_class(tiles, operands)
     tile = tiles[size]
     variant = _variant(operands.dtype, operands.layout, size, tile)
     boxes = boxes_of(operands.layout, tile, variant.constants["SLICES"])
     shape = {"m": operands.m, "n": operands.n, "k": operands.k, "batches": operands.batch}
-    programs = operands.processors * (2 if size in TWO_FIT else 1)
+    programs = operands.gpu.processors * (2 if size in TWO_FIT else 1)
     programs = min(programs, operands.tiles(tile.m, tile.n))
     descriptors = describe(operands, boxes)
     variant.kernel[(programs,)](
@@ -229,7 +229,7 @@ def with_descriptors(launch: Callable[[Operands], None]) -> Callable[[Operands],
     """Return the launch of a version whose kernels need tensor descriptors."""
 
     def start(operands: Operands) -> None:
-        if not sizes(TILES, operands.arch, operands.dtype):
+        if not sizes(TILES, operands.gpu.arch, operands.dtype):
             allowed = (
                 f"tensor descriptors need sm_{MINIMUM_ARCH} or newer, fp8 sm_90 or sm_100 "
                 f"(see version 3)"

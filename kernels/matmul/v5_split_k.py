@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul import LAYOUTS, Operands, launcher, output_type, triton_type, v4_tma
+from kernels.matmul import Operands, launcher, layouts_of, output_type, triton_type, v4_tma
 from kernels.matmul.tiles import Tile, constants_of, size_class, sizes, tile_position, variant_of
 from kernels.matmul.v3_persistent import multiply
 
@@ -175,13 +175,13 @@ def chosen(operands: Operands) -> tuple[Tile, int]:
     """Return the tile, and the number of programs that share its terms: 1 unless there are few
     tiles.
     """
-    table = sizes(TILES, operands.arch, operands.dtype)
+    table = sizes(TILES, operands.gpu.arch, operands.dtype)
     tile = table[size_class(table, operands)]
     tiles = operands.tiles(tile.m, tile.n)
     steps = triton.cdiv(operands.k, tile.k)
     for splits in SPLITS:
-        if splits * tiles <= operands.processors and steps >= splits * MIN_STEPS_PER_SPLIT:
-            return _with_room(tile, operands.arch), splits
+        if splits * tiles <= operands.gpu.processors and steps >= splits * MIN_STEPS_PER_SPLIT:
+            return _with_room(tile, operands.gpu.arch), splits
     return tile, 1
 
 
@@ -223,8 +223,10 @@ def variants(arch: int) -> tuple[Variant, ...]:
     result = list(v4_tma.variants(arch))
     for dtype in dict.fromkeys(variant.dtype for variant in result):
         smallest = _with_room(list(sizes(TILES, arch, dtype).values())[-1], arch)
-        layouts = ("nt",) if dtype.startswith("fp8") else LAYOUTS
-        result += [*(_partial(dtype, layout, smallest) for layout in layouts), _finish(dtype)]
+        result += [
+            *(_partial(dtype, layout, smallest) for layout in layouts_of(dtype)),
+            _finish(dtype),
+        ]
     return tuple(result)
 
 
@@ -288,7 +290,7 @@ def _launch_split(operands: Operands, tile: Tile, splits: int) -> None:
 
 def _launch_tuned(operands: Operands, tile: Tile) -> None:
     def grid(meta: dict[str, Any]) -> tuple[int]:
-        return (min(operands.processors, operands.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
+        return (min(operands.gpu.processors, operands.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
 
     descriptors = v4_tma.describe(operands, v4_tma.boxes_of(operands.layout, tile, 1))
     shape = {"m": operands.m, "n": operands.n, "k": operands.k, "batches": operands.batch}

@@ -2,10 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from kernels.launch import require_contiguous, require_shape, require_tensors, row_stride
+
+INPUTS = {
+    "rmsnorm": ("x", "weight"),
+    "layernorm": ("x", "weight", "bias"),
+    "residual-rmsnorm": ("x", "residual", "weight"),
+}
+"""Names of the inputs by operation."""
 
 
 @dataclass(frozen=True)
@@ -44,42 +52,20 @@ def launchers(
     empty.
     """
 
-    def run(
-        op: str,
-        matrices: dict[str, torch.Tensor],
-        vectors: dict[str, torch.Tensor],
-        out: torch.Tensor,
-    ) -> None:
-        operands = _read(f"{op} {version}", matrices, vectors, out, max_columns)
+    def run(op: str, *inputs: torch.Tensor, out: torch.Tensor) -> None:
+        operands = _read(f"{op} {version}", op, inputs, out, max_columns)
         if out.numel():
             launch(op, operands)
 
-    def rmsnorm(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
-        run("rmsnorm", {"x": x}, {"weight": weight}, out)
-
-    def layernorm(
-        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, out: torch.Tensor
-    ) -> None:
-        run("layernorm", {"x": x}, {"weight": weight, "bias": bias}, out)
-
-    def residual(
-        x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor
-    ) -> None:
-        run("residual-rmsnorm", {"x": x, "residual": residual}, {"weight": weight}, out)
-
-    return {"rmsnorm": rmsnorm, "layernorm": layernorm, "residual-rmsnorm": residual}
+    return {op: partial(run, op) for op in INPUTS}
 
 
 def _read(
-    label: str,
-    matrices: dict[str, torch.Tensor],
-    vectors: dict[str, torch.Tensor],
-    out: torch.Tensor,
-    max_columns: int,
+    label: str, op: str, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, max_columns: int
 ) -> Operands:
-    x = matrices["x"]
-    require_tensors(label, **matrices, **vectors, out=out)
-    require_contiguous(label, **vectors)
+    tensors = dict(zip(INPUTS[op], inputs, strict=True))
+    require_tensors(label, **tensors, out=out)
+    x = inputs[0]
     if x.dim() != 2:
         raise ValueError(
             f"{label}: x has shape {tuple(x.shape)}; expected two dimensions, (rows, columns)"
@@ -89,19 +75,23 @@ def _read(
         raise ValueError(
             f"{label}: x has {n} columns; at most {max_columns} are supported by this version"
         )
-    for name, tensor in (matrices | vectors).items():
-        require_shape(label, name, tensor, (m, n) if name in matrices else (n,))
-    require_shape(label, "out", out, (2, m, n) if "residual" in matrices else (m, n))
-    planes = out if out.dim() == 3 else out[None]
-    stored = matrices | {"out": planes[0]}
-    strides = tuple(
-        row_stride(label, name, tensor, of_one_row=0) for name, tensor in stored.items()
-    )
-    plane = planes.stride(0) if len(planes) == 2 else 0
-    if len(planes) == 2 and plane < (m - 1) * strides[-1] + n:
+    strides = []
+    for name, tensor in tensors.items():
+        if name in ("x", "residual"):
+            require_shape(label, name, tensor, (m, n))
+            strides.append(row_stride(label, name, tensor, of_one_row=0))
+        else:
+            require_contiguous(label, **{name: tensor})
+            require_shape(label, name, tensor, (n,))
+    has_sum = op == "residual-rmsnorm"
+    require_shape(label, "out", out, (2, m, n) if has_sum else (m, n))
+    strides.append(row_stride(label, "out", out[0] if has_sum else out, of_one_row=0))
+    plane = out.stride(0) if has_sum else 0
+    if has_sum and plane < (m - 1) * strides[-1] + n:
         raise ValueError(
             f"{label}: out has strides {out.stride()}; its two matrices must not overlap"
         )
-    if "residual" not in matrices and "bias" not in vectors:
-        return Operands(m, n, (x, x, *vectors.values()), out, (strides[0], *strides), plane)
-    return Operands(m, n, (*matrices.values(), *vectors.values()), out, strides, plane)
+    if op == "rmsnorm":
+        inputs = (x, *inputs)
+        strides.insert(0, strides[0])
+    return Operands(m, n, inputs, out, tuple(strides), plane)

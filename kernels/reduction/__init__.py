@@ -1,10 +1,14 @@
 """Argument checks and launchers shared by all versions of the reductions."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from kernels.launch import require_contiguous, require_shape, require_tensors
+
+INPUTS = {"sum": ("x",), "dot": ("x", "y")}
+"""Names of the inputs by operation."""
 
 
 def launchers(
@@ -15,11 +19,12 @@ def launchers(
     and out.
     """
 
-    def run(op: str, out: torch.Tensor, **vectors: torch.Tensor) -> None:
+    def run(op: str, *vectors: torch.Tensor, out: torch.Tensor) -> None:
         label = f"{op} {version}"
-        require_tensors(label, **vectors, out=out)
-        require_contiguous(label, **vectors, out=out)
-        x, *others = vectors.values()
+        operands = dict(zip(INPUTS[op], vectors, strict=True))
+        require_tensors(label, **operands, out=out)
+        require_contiguous(label, **operands, out=out)
+        x, *others = vectors
         if x.dim() != 1:
             raise ValueError(f"{label}: x has shape {tuple(x.shape)}; expected one dimension, (n,)")
         for other in others:
@@ -27,10 +32,4 @@ def launchers(
         require_shape(label, "out", out, ())
         launch(op, x, tuple(others), out)
 
-    def sum_of(x: torch.Tensor, *, out: torch.Tensor) -> None:
-        run("sum", out, x=x)
-
-    def dot(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> None:
-        run("dot", out, x=x, y=y)
-
-    return {"sum": sum_of, "dot": dot}
+    return {op: partial(run, op) for op in INPUTS}

@@ -159,10 +159,6 @@ class Counters:
 _counters = cache(Counters)
 
 
-def _max_programs(device: torch.device) -> int:
-    return min(PROGRAMS_PER_SM * gpu_of(device).processors, MAX_PROGRAMS)
-
-
 def _variant(op: str, dtype: torch.dtype) -> Variant:
     vectors = 1 if op == "sum" else 2
     access = ALIGNMENT_BYTES // dtype.itemsize
@@ -199,7 +195,8 @@ def plan(n: int, variant: Variant, max_programs: int) -> tuple[int, int, int]:
 def _reduce(op: str, x: torch.Tensor, others: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
     n = x.numel()
     variant = VARIANTS[op, x.dtype]
-    programs, rounds, piece = plan(n, variant, _max_programs(x.device))
+    max_programs = min(PROGRAMS_PER_SM * gpu_of(x.device).processors, MAX_PROGRAMS)
+    programs, rounds, piece = plan(n, variant, max_programs)
     partial = torch.empty(programs, dtype=torch.float32, device=x.device)
     with torch.cuda.device_of(x):  # stream capture is a property of the current device
         arrived = _counters(x.device).take()

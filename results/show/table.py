@@ -20,7 +20,7 @@ from results.show.grid import (
 )
 from results.show.rows import COLUMNS, flat_rows
 from results.show.rows import document as document_of
-from results.show.terminal import one_line, printable
+from results.show.terminal import printable
 from results.show.units import ABSENT, duration, number, percent, quantity, uncertainty
 from results.stats.samples import half_width
 from roofline.limits import LIMITS
@@ -147,37 +147,10 @@ def describe(record: Record) -> list[str]:
             error = " by the op's own rule"
         elements = f"{checked.get('checked_elements')} of {checked.get('elements')} elements"
         timed += f", verified {elements}{error}"
-    lines = [timed, *_ran(record)]
+    lines = [timed]
     for flag, reason in record.flag_reasons.items():
         lines.append(f"  {flag}: {reason}")
     return lines
-
-
-def _ran(record: Record) -> list[str]:
-    if record.eager_s is None:
-        return []
-    eager = f"{duration(record.eager_s)} if launched separately"
-    each = f"  a launch takes {duration(record.median_s)}, or {eager}"
-    if not record.launched_kernels:
-        return [f"{each}; torch's profiler recorded no kernel"]
-    launches = 0
-    lines = []
-    for kernel in record.launched_kernels:
-        count = kernel.get("count")
-        launches += count if isinstance(count, int) else 0
-        lines.append(_kernel_line(kernel))
-    kernels = "1 kernel takes" if launches == 1 else f"{launches} kernels take"
-    return [f"{each}; its {kernels} {duration(record.kernel_s)}:", *lines]
-
-
-def _kernel_line(kernel: Object) -> str:
-    words = [one_line(str(kernel.get("name")), 100)]
-    for key in ("grid", "block", "registers", "shared_bytes"):
-        value = kernel.get(key)
-        if value is not None:
-            text = "x".join(map(str, value)) if isinstance(value, list | tuple) else value
-            words.append(f"{key.replace('_', ' ')} {text}")
-    return printable(f"    {kernel.get('count')} x {', '.join(words)}")
 
 
 def print_header(environment: Environment, records: Iterable[Record], console: Console) -> None:

@@ -171,7 +171,7 @@ PROMISES = [
     ),
     # Every version of the matrix product feeds tensor cores; fp32 does not spill, but for version 5
     # in Triton 3.6.
-    *[Promise(f"matmul/v{n}", "matmul", "sass", MMA) for n in (1, 2, 3, 4)],
+    *[Promise(f"matmul/v{n}", "matmul", "sass", MMA) for n in (1, 3, 4)],
     *[Promise("matmul/v3", "matmul", "sass", SPILL, 0, "fp32", arch) for arch in (80, 90)],
     *([Promise("matmul/v5", "matmul", "sass", SPILL, 0, "fp32")] if IS_RECORDED_TRITON else []),
     # Descriptors cost nothing where sizes are odd; int8 with its terms side by side is loaded 16
@@ -213,25 +213,6 @@ def test_docstring_claims_hold_in_machine_code(promise):
         text = compiled.asm[promise.form]
     found = re.findall(promise.pattern, text)
     assert len(found) == promise.times or (found and promise.times is None), found[:5]
-
-
-MAX_INSTRUCTIONS = {"copy": 3, "silu": 11, "gelu": 22, "dropout": 21}
-"""Of an element in bf16 on sm_90. An H100 has issue slots for about 40 at 3.0 TB/s, for 59 where
-two are read.
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("op", MAX_INSTRUCTIONS)
-def test_each_elementwise_version_needs_fewer_instructions(op):
-    needed = []
-    for module in versions_of("elementwise").values():
-        variant = module.VARIANTS[op, ON_A_GPU["bf16"]]
-        path = hot_path.find(read_back(compile_ahead(variant, 90)).instructions)
-        needed.append(path.count * 32 * variant.options["num_warps"] / variant.elements)
-    assert needed == sorted(needed, reverse=True)
-    assert round(needed[-1]) <= MAX_INSTRUCTIONS[op]
 
 
 MATMUL = versions_of("matmul")
@@ -294,7 +275,7 @@ def test_autotuned_tiles_fit_shared_memory(dtype, arch):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("arch", "version"), [(86, "v2"), (120, "v5")])
+@pytest.mark.parametrize(("arch", "version"), [(86, "v3"), (120, "v5")])
 def test_smallest_tiles_fit_gpus_with_less_shared_memory(arch, version):
     module = MATMUL[version]
     variants = [

@@ -64,9 +64,8 @@ def records(done):
 
 def test_a_kernel_is_measured_by_graphs_on_cold_copies(run):
     # Wide, so that few copies, each of them interpreted, fill the cache.
-    command = "bench.softmax --dtype fp16 --shape 1x8192 --provider triton-v2 --kernels"
+    command = "bench.softmax --dtype fp16 --shape 1x8192 --provider triton-v2"
     (row,) = records(run(*command.split(), "--format", "json"))
-    assert row["eager_s"] > 0  # timed in the process of the profiler
     found = [row[key] for key in ("provider", "status", "method", "cache", "dtype")]
     assert found == ["triton-v2", "ok", "graph", "cold", "fp16"]
 

@@ -108,7 +108,7 @@ nvidia-smi --query-gpu=name,driver_version,clocks.sm,power.limit,temperature.gpu
 PYTEST_OPTIONS = "-m gpu -q --tb=line -p no:cacheprovider --junit-xml quick.xml"
 QUICK_TESTS = str(ROOT / "tests/bench/ops/test_gpu_quick.py")
 MATMULS = "bench compare --op matmul --dtype bf16 --shape 8192"
-FP8 = "bench.matmul --dtype fp8e4m3 --shape 4096,8192 --kernels"
+FP8 = "bench.matmul --dtype fp8e4m3 --shape 4096,8192"
 PROFILE = "bench profile --model tiny-llama --dtype bf16 --train --trace trace.json"
 COMPILED = "bench.elementwise --op gelu,swiglu --provider torch,torch-compile,triton"
 VERSIONS = "torch,triton-v3,triton-v4,triton-v5"

@@ -10,7 +10,7 @@ TCCA Newsletter, December 1995, for copy and triad, and for arrays of at least f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,8 +19,7 @@ from bench.harness.calibrate.setup import BRIEF, Candidate, Measured, NotMeasure
 from bench.harness.device.device import MIB, Device
 from bench.harness.providers.registry import has_triton
 from bench.harness.timing.samplers import Call
-from roofline.machine import MIX_RATIOS, READ_SHARES
-from roofline.work import Work
+from roofline.machine import MIX_RATIOS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +53,7 @@ def launch(setup: Setup) -> list[Measured]:
         from kernels import launch_floor
 
         what = "triton v1, empty kernel"
-        call = partial(launch_floor.launch, x)
+        call = partial(launch_floor.VARIANT.launch, 1, x)
     elif setup.device.is_gpu:  # a copy would be a node of the copy engine, and not a kernel
         what = "addition to one element"
         call = partial(out.add_, x)
@@ -110,19 +109,6 @@ def _work(rate: Rate, mix: str) -> dict[str, int]:
     moved = rate.candidate.work
     bytes_written = moved * written // (read + written)
     return {"flops": 0, "bytes_read": moved - bytes_written, "bytes_written": bytes_written}
-
-
-def mixes_for(works: Iterable[Work]) -> list[str]:
-    """Return the mixes that judge some work: those on both sides of its fraction of bytes read."""
-    names = set()
-    for work in works:
-        if work.bytes:
-            share = work.bytes_read / work.bytes
-            below = [mix for mix in MIXES if READ_SHARES[mix] <= share]
-            above = [mix for mix in MIXES if READ_SHARES[mix] >= share]
-            names.add(max(below, key=READ_SHARES.__getitem__))
-            names.add(min(above, key=READ_SHARES.__getitem__))
-    return [mix for mix in MIXES if mix in names]
 
 
 def operand_bytes(device: Device) -> int:
@@ -204,23 +190,8 @@ def _triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candida
     from kernels import bandwidth as tiles
 
     x, y, out = (array.view(torch.int32) for array in arrays)
-    configs = tiles.configs(device.sm_count or 1)
-    sums = torch.empty(
-        x.numel() // min(config.block for config in configs), dtype=torch.int32, device=x.device
-    )
     candidates = []
-    for config in configs:
-        words = tiles.covered(config, x.numel())
-        a = x[:words]
-        b = y[:words]
-        c = out[:words]
-        call, operands = {
-            "read": (partial(tiles.read, a, out=sums, config=config), 1),
-            "write": (partial(tiles.write, out=c, config=config), 1),
-            "copy": (partial(tiles.copy, a, out=c, config=config), 2),
-            "triad": (partial(tiles.triad, a, b, out=c, config=config), 3),
-        }[mix]
-        candidates.append(
-            _candidate(f"triton v1, {config.label}", operands * tiles.WORD_BYTES * words, call)
-        )
+    for config in tiles.configs(device.sm_count or 1):
+        call, moved = tiles.launch_of(mix, config, x, y, out)
+        candidates.append(_candidate(f"triton v1, {config.label}", moved, call))
     return candidates

@@ -32,7 +32,8 @@ from bench.harness.measure.measure_row import release
 from bench.harness.measure.rows import one_line
 from bench.harness.op import UsageError
 from results.store.runfile import StoreError, lock_file, write_output
-from roofline.machine import Ceiling, Machine
+from roofline.machine import READ_SHARES, Ceiling, Machine
+from roofline.work import Work
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
@@ -144,6 +145,19 @@ def merged(
         if is_better or not (new.disturbed or old in too_low):
             better.append(new)
     return known.with_entries(better)
+
+
+def mixes_for(works: Iterable[Work]) -> list[str]:
+    """Return the mixes that judge some work: those on both sides of its fraction of bytes read."""
+    names = set()
+    for work in works:
+        if work.bytes:
+            share = work.bytes_read / work.bytes
+            below = [mix for mix in bandwidth.MIXES if READ_SHARES[mix] <= share]
+            above = [mix for mix in bandwidth.MIXES if READ_SHARES[mix] >= share]
+            names.add(max(below, key=READ_SHARES.__getitem__))
+            names.add(min(above, key=READ_SHARES.__getitem__))
+    return [mix for mix in bandwidth.MIXES if mix in names]
 
 
 def parts_of(

@@ -162,9 +162,9 @@ def fma_candidates(dtype: str, device: Device) -> list[Candidate]:
         start = torch.rand(elements, device=device.torch_name, generator=generator).to(
             torch_dtype(dtype)
         )
-        return partial(
-            fma.launch, ab, start, iterations, out=torch.empty_like(start), config=config
-        )
+        out = torch.empty_like(start)
+        programs = elements // config.block
+        return partial(fma.variant(config).launch, programs, ab, start, out, iterations)
 
     candidates = []
     for config in fma.CONFIGS:

@@ -37,9 +37,6 @@ class Request:
     """Parsed values by name, among them those of options that only some families have."""
 
 
-SHORT_LIST = 8
-"""Maximum number of known names that a message lists besides suggestions."""
-
 EXIT_CODES = (
     "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device, or a busy one; "
     "130 interrupted, finished rows are saved"
@@ -59,10 +56,8 @@ def one_of(what: str, word: str, known: Collection[str]) -> str:
     """Return the known name that a word stands for."""
     found = word if word in known else known_as(word, known)
     if found not in known:
-        hint = did_you_mean(word, known)
-        listed = f"choose from {', '.join(known)}"
-        said = f"{hint} {listed}" if hint and len(known) <= SHORT_LIST else hint or listed
-        raise UsageError(f"unknown {what} '{word}'; {said}")
+        hint = did_you_mean(word, known) or f"choose from {', '.join(known)}"
+        raise UsageError(f"unknown {what} '{word}'; {hint}")
     return found
 
 

@@ -154,12 +154,8 @@ def device_of(settings: Settings) -> Device:
         detected = device.detect(settings.device)
     if settings.require_quiet and detected.is_gpu:
         device.check_quiet("GPU", gpu_state.health(detected.uuid)["utilization"] or 0.0)
-    for option, is_given in (
-        ("--kernels", settings.kernels),
-        ("--peak-memory", settings.peak_memory),
-    ):
-        if is_given and not detected.is_gpu:
-            raise UsageError(f"{option} requires a GPU, the device is a CPU; remove {option}")
+    if settings.peak_memory and not detected.is_gpu:
+        raise UsageError("--peak-memory requires a GPU, the device is a CPU; remove --peak-memory")
     handle_signals((leave,), signal.default_int_handler)
     if settings.threads is None:
         return detected

@@ -239,8 +239,7 @@ def row_telemetry(
     row |= {"throttle": lost, "host_throttle": None, "throttle_resolution": CPU_TICK_S / window_s}
     if before.gpu is not None and after.gpu is not None:
         row |= {"host_throttle": lost, "throttle_resolution": COUNTER_STEP_S / window_s}
-        row |= _gpu_row(before.gpu, after.gpu, window_s, launches, flops)
-        row |= polled_row(row, polled)
+        row |= _gpu_row(before.gpu, after.gpu, window_s, launches, flops, polled)
     row["core_wait"] = _per_s(before.waits_s, after.waits_s, window_s)
     row["thread_switches_per_s"] = _per_s(before.switches, after.switches, window_s)
     for name in ("involuntary", "voluntary"):
@@ -257,32 +256,24 @@ def _per_s(
     return max(grown) / window_s if grown else None
 
 
-def polled_row(row: Mapping[str, Any], polled: Sequence[ClockAndPower]) -> dict[str, Any]:
-    """Return clock and power while samples ran; the energy counter's mean is preferred to polled
-    power.
-    """
-    clocks = [clock_hz for clock_hz, _ in polled if clock_hz is not None]
-    powers = [power_w for _, power_w in polled if power_w is not None]
-    keys: dict[str, Any] = {"polls": len(polled) or None}
-    if clocks:
-        keys["sm_clock_hz"] = median(clocks)
-    if powers and row["power_source"] != "energy-counter":
-        keys |= {"power_w": median(powers), "power_source": "polled"}
-    return keys
-
-
 def _gpu_row(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
     window_s: float,
     launches: int | None,
     flops: int | None,
+    polled: Sequence[ClockAndPower],
 ) -> dict[str, Any]:
     """Return the keys of a GPU, ignoring counters that did not advance or advanced impossibly
     fast.
+
+    Clock and power are those of the readings `polled` while samples ran, except that the mean power
+    of the energy counter is preferred.
     """
-    power_w = after["power_w"]
-    source = "power-usage"
+    clocks = [clock_hz for clock_hz, _ in polled if clock_hz is not None]
+    powers = [power_w for _, power_w in polled if power_w is not None]
+    power_w = median(powers) if powers else after["power_w"]
+    source = "polled" if powers else "power-usage"
     per_launch = None
     energy_j = (after["total_energy_j"] or 0.0) - (before["total_energy_j"] or math.inf)
     if energy_j > 0 and window_s >= MIN_ENERGY_WINDOW_S and energy_j <= MAX_POWER_W * window_s:
@@ -295,18 +286,20 @@ def _gpu_row(
         if before_s is None or after_s is None or window_s < MIN_THROTTLE_WINDOW_S:
             continue
         if 0 <= after_s - before_s <= window_s + COUNTER_STEP_S:
-            shares[cause] = (
-                after_s - before_s
-            ) / window_s  # up to one step above 1, which is not cut off
+            # Up to one step above 1, which is not cut off.
+            shares[cause] = (after_s - before_s) / window_s
     events = [before["clock_events"], after["clock_events"]]
     return {
-        key: after[key] for key in ("sm_clock_hz", "memory_clock_hz", "temperature_c", "errors")
-    } | {
+        "sm_clock_hz": median(clocks) if clocks else after["sm_clock_hz"],
         "sm_clock_start_hz": before["sm_clock_hz"],
+        "memory_clock_hz": after["memory_clock_hz"],
+        "temperature_c": after["temperature_c"],
         "power_w": power_w,
         "power_source": None if power_w is None else source,
         "energy_j": per_launch,
         "flops_per_j": flops / per_launch if flops and per_launch else None,
         "clock_events": None if None in events else list(dict.fromkeys(itertools.chain(*events))),
         "throttle": shares,
+        "polls": len(polled) or None,
+        "errors": after["errors"],
     }

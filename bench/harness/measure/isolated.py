@@ -5,7 +5,6 @@ compiling in advance.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from bench.harness import worker
 from bench.harness.data.inputs import Filler
 from bench.harness.device.device import Device, NoDeviceError
-from bench.harness.measure.measure_row import Ready, measure_row, prepare
+from bench.harness.measure.measure_row import measure_row
 from bench.harness.measure.rows import Row
 from bench.harness.op import UsageError
 from bench.harness.providers.registry import (
@@ -26,7 +25,6 @@ from bench.harness.providers.registry import (
 )
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from bench.harness.timing import protocol
-from bench.harness.timing.launched import launched
 from bench.harness.timing.protocol import Limits
 from results.record import Record, name_of
 from roofline.machine import Machine
@@ -116,29 +114,6 @@ def _load(row: Row, device: Device) -> str | None:
     except SystemExit as error:
         return f"importing it {left_by(error)}"
     return None
-
-
-def launched_fields(
-    row: Row, launch_s: float, device: Device, timeout_s: float, deadline: float | None
-) -> dict[str, Any]:
-    """Return the record fields of the kernels that a launch starts, profiled in a new process;
-    empty if unknown.
-    """
-    with suppress(worker.WorkerError):
-        return worker.call(
-            _launched, row, device, launch_s, timeout_s=timeout_s, deadline=deadline
-        )[0]
-    return {}
-
-
-def _launched(row: Row, device: Device, launch_s: float) -> dict[str, Any]:
-    with suppress(Exception), numerics(row.case.dtype):
-        device.use()
-        ready = prepare(row, device)
-        if isinstance(ready, Ready):
-            protocol.announce()
-            return launched(ready.calls, launch_s, device.synchronize)
-    return {}
 
 
 def compile_rows(rows: Iterable[Row], device: Device) -> dict[str, str]:

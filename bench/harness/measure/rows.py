@@ -196,7 +196,9 @@ def out_of_time(budget_s: float | None, late_s: float = 0.0) -> str:
 
 
 def failed(row: Row, error: BaseException) -> Record:
-    """Return the record of a row that raised an error; print the traceback of a user's function."""
+    """Return the record of a row that raised an error; print the traceback of a user's function,
+    from that function's file on.
+    """
     if isinstance(error, ProviderUnavailableError):
         return replace(row.blank(), reason=str(error))
     if is_out_of_memory(error):
@@ -204,20 +206,15 @@ def failed(row: Row, error: BaseException) -> Record:
     where = ""
     if is_user_kernel(row.provider):
         file = find(row.provider).file
-        _print_traceback(error, file)
+        trace = error.__traceback__
+        while trace is not None and Path(trace.tb_frame.f_code.co_filename) != file:
+            trace = trace.tb_next
+        traceback.print_exception(type(error), error, trace or error.__traceback__)
         where = line_in(error, file)
     if isinstance(error, UserKernelError):  # its text is a sentence
         return replace(row.blank(), status="failed", reason=str(error))
     text = left_by(error) if isinstance(error, SystemExit) else one_line(error)
     return replace(row.blank(), status="failed", reason=text + where)
-
-
-def _print_traceback(error: BaseException, file: Path | None) -> None:
-    """Print the traceback of an error, starting at the user's file if it is in it."""
-    trace = error.__traceback__
-    while trace is not None and Path(trace.tb_frame.f_code.co_filename) != file:
-        trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace or error.__traceback__)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -427,7 +427,12 @@ def make_sampler(
                 return graph
     except RuntimeError as error:
         device.synchronize()
-        lines = str(_first_error(error)).strip().splitlines()
+        # What broke the capture, and not the error that a broken capture ends with: in torch 2.11,
+        # `torch.cuda.graph.__exit__` calls `capture_end` also after an error.
+        first: BaseException = error
+        while BROKEN_CAPTURE in str(first) and first.__context__ is not None:
+            first = first.__context__
+        lines = str(first).strip().splitlines()
         events.why_no_graph = lines[0].strip()[:150] if lines else ""
     require_joined(calls, device, max(launch_s, device_s), device_s)
     return events
@@ -456,16 +461,6 @@ def require_joined(calls: Sequence[Call], device: Device, call_s: float, device_
             f"its time is unknown: {duration(device_s)} by CUDA events, but after {count} calls "
             f"the GPU works {duration(unseen_s)} longer"
         )
-
-
-def _first_error(error: BaseException) -> BaseException:
-    """Return the error that broke a capture, instead of the error that a broken capture ends with.
-
-    Source: torch 2.11, `torch.cuda.graph.__exit__` calls `capture_end` also after an error.
-    """
-    while BROKEN_CAPTURE in str(error) and error.__context__ is not None:
-        error = error.__context__
-    return error
 
 
 def _graph_sampler(

@@ -78,8 +78,6 @@ def test_every_fma_launch_fills_each_scheduler_equally(dtype):
     assert len({candidate.name for candidate in candidates}) == len(candidates) >= 8
     # sm_count x 4 schedulers x 32 lanes x 2 FLOPs for each slot
     assert {candidate.work for candidate in candidates} == {2 * 4 * 32 * 2 * peaks.ISSUE_SLOTS}
-    with pytest.raises(ValueError, match="Triton needs a GPU"):
-        candidates[0].prepare()()
 
 
 def test_an_unavailable_fma_rate_has_a_reason():

@@ -42,7 +42,6 @@ EVERYWHERE = {
     "--op",
     "--threads",
     "--tolerance",
-    "--kernels",
     "--peak-memory",
     "--in-place",
 }

@@ -40,7 +40,6 @@ def refused(capsys, runs, *words, code=2):
 
 NAMES = [
     ("matmul --dtype bf17", "unknown dtype 'bf17'; did you mean bf16"),
-    ("matmul --dtype bf16,complex", "unknown dtype 'complex'; choose from fp64, fp32"),
     ("matvec --dtype int8", "matvec has no dtype 'int8'; matvec has: fp64, fp32, fp16, bf16"),
     ("elementwise --op nosuch", "unknown op 'nosuch'; choose from copy, add, mul, triad, relu,"),
     (
@@ -48,57 +47,25 @@ NAMES = [
         "unknown provider 'nosuch' for matmul; choose from torch, torch-compile",
     ),
     ("matmul --provider ,", "argument --provider: the list is empty; name at least one"),
-    (
-        "matmul --provider torch,nosuch",
-        "unknown provider 'nosuch' for matmul; choose from torch,",
-    ),
     ("matmul --gpu nosuch", "unknown GPU 'nosuch'; list GPUs with `python -m roofline gpus`"),
-    ("matmul --gpu h100-sxn", "unknown GPU 'h100-sxn'; did you mean h100-sxm"),
-    ("matmul --gpu h100", "h100 is ambiguous: h100-nvl, h100-pcie, h100-sxm"),
     ("matmul --gpu h100-sxm", "--gpu h100-sxm"),
     ("matmul --layout xx", "unknown layout 'xx'; choose from nn, nt, tn"),
     ("matmul --device tpu", "argument --device: unknown device 'tpu'; write cpu, cuda or cuda:N"),
     ("matmul --format xml", "argument --format: invalid choice: 'xml'"),
-    ("matmul --fill ones", "argument --fill: invalid choice: 'ones'"),
-    ("matmul --cache hot", "argument --cache: invalid choice: 'hot'"),
     ("matmul --no-save --output run.jsonl", "--no-save and --output are mutually exclusive"),
     ("matmul --nosuch", "unrecognized arguments: --nosuch"),
-    ("matmul 4096", "unrecognized arguments: 4096"),
-    ("matmul --size 64MiB", "unrecognized arguments: --size 64MiB"),
-    ("matmul --dtype fp8e5m2", "matmul has no dtype 'fp8e5m2'; matmul has: fp64"),
     ("matmul --dtype=", "argument --dtype: "),
-    ("matmul --device cuda:-1", "argument --device: unknown device 'cuda:-1'"),
     ("matmul --budge 3", "unrecognized arguments: --budge 3"),  # no abbreviations
     ("elementwise --op gelu2", "unknown op 'gelu2'; did you mean gelu?"),
 ]
 
 SIZES = [
-    *(
-        (f"matmul --shape={shape}", f"shape '{shape}'")
-        for shape in (
-            "0",
-            "-1",
-            "1.5",
-            "1e3",
-            "abc",
-            "4096x",
-            "x",
-            "64x0x64",
-            "9" * 23,
-            "0x10",
-            "٤",
-        )
-    ),
+    ("matmul --shape 64x0x64", "shape '64x0x64'"),
     ("matmul --shape -1", "invalid shape '-1'"),
-    ("matmul --shape 4k", "ambiguous shape '4k': did you mean 4096 or 4000?"),
     ("matmul --shape 1:9999:1 --dtype bf16,fp32", "more than 10000 cases"),
     (
         "norm --shape 1x2x3",
         "shape '1x2x3' does not fit rmsnorm: write the width of 4096 rows or mxn",
-    ),
-    (
-        "cross_entropy --shape 1x2x3",
-        "does not fit cross-entropy: write the width of 4096 rows or mxv",
     ),
     ("matmul --shape ,", "argument --shape: the list is empty; name at least one"),
     ("matmul --shape 64x64", "shape '64x64' does not fit matmul: write one number or mxnxk"),
@@ -107,7 +74,6 @@ SIZES = [
         "matmul --shape 1:100000:1",
         "shape '1:100000:1' makes more than 10000 cases; use a larger step",
     ),
-    ("matmul --batch 0", "batch '0'"),
     ("matmul --batch ٤", "batch '٤'"),
     ("elementwise --size 0", "size '0'"),
     (
@@ -120,14 +86,8 @@ SIZES = [
 ]
 
 NUMBERS = [
-    *(
-        (f"matmul --budget={text}", f"'{text}'")
-        for text in ("0", "-1", "abc", "nan", "inf", "٣", "1_0")
-    ),
-    *(
-        (f"matmul --seed={text}", f"'{text}'")
-        for text in ("-1", "1.5", "abc", "٣", str(2**63), "9" * 400)
-    ),
+    *((f"matmul --budget={text}", f"'{text}'") for text in ("0", "nan", "٣", "1_0")),
+    *((f"matmul --seed={text}", f"'{text}'") for text in ("-1", "1.5", str(2**63))),
 ]
 
 
@@ -200,10 +160,9 @@ def test_a_busy_machine_is_refused_if_it_must_be_quiet(capsys, runs, monkeypatch
     assert "the CPU is busy: other processes use 60 %, and --require-quiet allows 10 %" in err
 
 
-@pytest.mark.parametrize("option", ["--peak-memory", "--kernels"])
-def test_what_only_a_gpu_reports_is_refused_on_a_cpu(capsys, runs, option):
-    err = refused(capsys, runs, "softmax", "--dtype", "fp32", "--shape", "64", option)
-    assert f"{option} requires a GPU, the device is a CPU; remove {option}" in err
+def test_what_only_a_gpu_reports_is_refused_on_a_cpu(capsys, runs):
+    err = refused(capsys, runs, "softmax", "--dtype", "fp32", "--shape", "64", "--peak-memory")
+    assert "--peak-memory requires a GPU, the device is a CPU; remove --peak-memory" in err
 
 
 def test_an_op_file_behind_a_loop_of_links_is_refused(capsys, tmp_path):

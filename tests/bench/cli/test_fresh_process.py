@@ -12,7 +12,7 @@ from bench.harness import loop
 from bench.harness.loop import VISITS
 from bench.harness.measure.budget import Budget
 from bench.harness.measure.isolated import measure_isolated
-from bench.harness.measure.rows import Row, Settings
+from bench.harness.measure.rows import Row
 from bench.harness.op import Case
 from tests.bench.commands import QUICK, StubRun
 
@@ -77,27 +77,21 @@ class Machine:
         self.log.append(("worker", row.case.shape["n"]))
         return self.timed(self.blank(row))
 
-    def launched_fields(self, row, launch_s, *how):
-        assert launch_s == 1e-5
-        self.log.append(("kernels", row.case.shape["n"]))
-        return {"launched_kernels": ({"name": "gelu_kernel"},), "kernel_s": 9e-6, "eager_s": 2e-5}
-
 
 @pytest.fixture
 def measured(monkeypatch):
     """Return a function that measures the rows on a machine and returns the records."""
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
 
-    def run(machine, deadline=None, **settings):
-        for name in ("measure_row", "measure_isolated", "launched_fields"):
+    def run(machine, deadline=None):
+        for name in ("measure_row", "measure_isolated"):
             monkeypatch.setattr(loop, name, getattr(machine, name))
         for name in ("expected_s", "refusal"):
             monkeypatch.setattr(
                 loop.Budget, name, lambda budget, row, name=name: getattr(machine, name)(row)
             )
         stub = StubRun(machine, deadline)
-        rows = [replace(row, settings=Settings(**settings)) for row in ROWS]
-        loop.measure_rows(stub, rows)
+        loop.measure_rows(stub, ROWS)
         return stub.records
 
     return run
@@ -110,17 +104,6 @@ def test_after_a_sticky_gpu_error_rows_run_in_new_processes(measured, deadline):
     assert [record.status for record in records] == ["ok", "failed", "ok"]
     assert machine.log[:3] == [("here", 64), ("here", 128), ("worker", 256)]
     assert machine.log[3:] == [("worker", 64), ("worker", 256)] * (VISITS - 1)
-
-
-def test_kernels_are_recorded_by_other_processes_after_all_timing(measured):
-    machine = Machine()
-    records = measured(machine, kernels=True)
-    sizes = [row.case.shape["n"] for row in ROWS]
-    assert machine.log == [("here", n) for n in sizes] * VISITS + [("kernels", n) for n in sizes]
-    assert [record.launched_kernels for record in records] == [({"name": "gelu_kernel"},)] * 3
-    assert len(records[0].samples_s) == 5 * VISITS
-    machine = Machine()
-    assert measured(machine)[0].launched_kernels == ()
 
 
 def test_a_worker_measures_a_row_of_any_provider():

@@ -162,7 +162,6 @@ TWO = [1e-4 * (1 + 0.1 * (i % 3 == 0)) for i in range(60)]
     ("samples_s", "reason"),
     [
         (SLOWER, "the last third of the samples is 19 % slower than the first"),
-        (SLOWER[::-1], "the last third of the samples is 16 % faster than the first"),
         (TWO, "two speeds: 33 % of the samples are 10 % slower than the others"),
         (
             [4.5 * s if s > 1e-4 else s for s in TWO],
@@ -323,25 +322,16 @@ def test_a_measured_ceiling_makes_no_row_invalid():
 
 CALIBRATED = {"read": 4.5e12, "write": 4.28e12, "triad": 4.05e12, "copy": 3.93e12}
 """Bytes/s of an H200, as published."""
-"""Megabytes read and written; the last is not one of the measured mixes."""
-
-
-def machine(mixes, is_published, peak=None):
-    entries = [
-        Ceiling("bandwidth", name, value, "measured", "a test") for name, value in mixes.items()
-    ]
-    entries += (
-        [Ceiling("bandwidth", "memory", 4.8e12, "datasheet", "a test")] if is_published else []
-    )
-    entries += [Ceiling("flops", "bf16", 989.4e12, "datasheet", "a test")] if is_published else []
-    return (*entries, *([Ceiling("flops", "bf16", peak, "measured", "a test")] if peak else []))
 
 
 COPY = Work(10, 10**9, 10**9)
 
 
 def test_a_row_above_its_mix_only_is_not_l2_suspect():
-    entries = machine(CALIBRATED, is_published=False)
+    entries = [
+        Ceiling("bandwidth", name, value, "measured", "a test")
+        for name, value in CALIBRATED.items()
+    ]
     record = row_of(COPY.bytes / 4.2e12, COPY, entries)  # 107 % of a copy, 93 % of a read
     text = (
         "107 % of the measured copy bandwidth, the measured mix of reads and writes closest to its "
@@ -349,12 +339,6 @@ def test_a_row_above_its_mix_only_is_not_l2_suspect():
     )
     assert record.flag_reasons["above-roof"].startswith(text)
     assert record.flags == ("above-roof",)
-
-
-def test_a_row_above_the_measured_mix_is_flagged_on_a_listed_gpu():
-    assert row_of(COPY.bytes / 4.2e12, COPY, machine({}, is_published=True)).flags == ()
-    entries = machine(CALIBRATED, is_published=True)
-    assert row_of(COPY.bytes / 4.2e12, COPY, entries).flags == ("above-roof",)
 
 
 def test_a_warm_row_above_the_bandwidth_names_the_cache():
@@ -382,16 +366,6 @@ def test_a_warm_row_is_compared_with_a_cache_that_it_fits(bytes_per_s, fits, tex
     assert (record.flags == ("above-roof",)) is bool(text)
     assert record.flag_reasons.get("above-roof", "").startswith(text or "")
     assert too_low(record, ceilings_of(*entries)) == []
-
-
-def test_a_row_between_measured_and_published_peak_is_flagged():
-    entries, work = machine({}, is_published=True, peak=795e12), Work(10**12, 10, 10)
-    assert (
-        row_of(10**12 / 850e12, work, entries)
-        .flag_reasons["above-roof"]
-        .startswith("107 % of the measured peak; ")
-    )
-    assert row_of(10**12 / 800e12, work, entries).flags == ()
 
 
 @pytest.mark.parametrize(
@@ -457,7 +431,7 @@ def test_not_cold_is_flagged_only_if_cold_was_requested(cache, reason):
 
 @pytest.mark.parametrize(
     ("time_s", "launches", "is_flagged"),
-    [(5e-6, 10, False), (4.9e-6, 10, True), (5e-6, 1, True), (5e-5, 1, False)],
+    [(5e-6, 10, False), (4.9e-6, 10, True), (5e-6, 1, True)],
 )
 def test_samples_below_fifty_ticks_are_flagged(time_s, launches, is_flagged):
     record = recorded(
@@ -470,10 +444,8 @@ def test_samples_below_fifty_ticks_are_flagged(time_s, launches, is_flagged):
     ("throttle", "is_throttled", "is_power_limited"),
     [
         ({}, False, False),
-        ({"sw_thermal": 0.0, "sw_power_cap": 0.0}, False, False),
         ({"sw_thermal": 0.005}, False, False),  # below a hundredth of the time
         ({"sw_thermal": 0.02}, True, False),
-        ({"power_brake": 0.5}, True, False),
         ({"sw_power_cap": 0.5}, False, True),  # normal for a large matmul
         ({"sw_power_cap": 0.5, "hw_thermal": 0.2}, True, True),
         ({"cgroup_quota": 0.3}, True, False),

@@ -22,7 +22,6 @@ def test_launchers_reject_invalid_operands(family, op, module):
     offset = torch.zeros(first.numel() + 1, dtype=first.dtype)[1:].view(first.shape)
     assert f"starts {first.itemsize} bytes past a multiple of 16" in line(offset, *others)
     assert "has dtype torch.float64; " in line(first.double(), *others)
-    assert "is of type list; pass a torch tensor" in line([1.0], *others)
     assert "out has shape" in line(first, *others, out=out[None])
     assert "out is on meta, " in line(first, *others, out=out.to("meta"))
     for place, tensor in enumerate(others):
@@ -36,10 +35,8 @@ def test_elementwise_rejects_invalid_operands(version):
         return rejection(*launcher_of("elementwise", op, version), *inputs, out=out)
 
     x = torch.ones(8)
-    assert "expected the inputs x, y, got 1" in line("add", x, out=x)
     assert "up has shape (1,)" in line("swiglu", x, x[:1], out=x)
     assert "x has shape (8,); expected two dimensions" in line("bias-gelu", x, x, out=x)
-    assert "seed is of type int; pass a torch tensor" in line("dropout", x, 1, out=x)
     assert "not an offset view" in line("dropout", x, torch.tensor([1, 2])[1:], out=x)
 
 
@@ -87,11 +84,10 @@ def test_matmul_rejects_invalid_operands(version):
     assert "only layout nt in fp8" in line(a, a, one, one, out=out)
 
 
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_old_matmul_versions_reject_int8(version):
+def test_the_first_matmul_version_rejects_int8():
     a = torch.ones(16, 16, dtype=torch.int8)
     message = rejection(
-        *launcher_of("matmul", "matmul", version), a, a, out=torch.zeros(16, 16, dtype=torch.int32)
+        *launcher_of("matmul", "matmul", "v1"), a, a, out=torch.zeros(16, 16, dtype=torch.int32)
     )
     assert "no kernel for int8 on sm_90; it has fp32, " in message
 
