@@ -308,8 +308,8 @@ def memory(
     subject = "State"
     sources = [precision.source, OPTIMIZERS[optimizer]]
     step = step_memory(plan)
-    parts = step.parts()
-    state = sum(step.state.values())
+    parts = step.parts
+    state = step.state_bytes
     if not config.parameters:
         main += ["state_bytes", "activation_bytes"]
         subject = "Memory"
@@ -318,7 +318,7 @@ def memory(
             f"stored, 8 V of gradients"
         )
         sources += [activations.SOURCE, config.source]
-        notes = _memory_notes(plan, step.moment.name, kernels)
+        notes = _memory_notes(plan, step.moment, kernels)
         dtype = precision.compute_dtype
         for machine in machines:
             if machine.entries and machine.peak(dtype, MEASURED_FIRST) is None:
@@ -356,7 +356,7 @@ def memory(
         values |= {
             "activation_bytes": others,
             "sequences_per_step": plan.batch * sharding.data_parallel,
-            "moment": step.moment.name,
+            "moment": step.moment,
         }
     rows = []
     for machine in machines:
