@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from results.show.terminal import say
 from roofline.accounting.config import ConfigError
 from roofline.gpu_table import find_gpu, lacks
 from roofline.machine import MEASURED_FIRST, Machine
@@ -100,9 +99,7 @@ def memory_of(machine: Machine) -> int:
 
 
 def mfu_of(machine: Machine, dtype: str, given: float | None) -> tuple[float, str]:
-    """Return the MFU for an estimate, and a note on its origin: given, measured or assumed; stderr
-    reports one that is assumed for a measured run.
-    """
+    """Return the MFU for an estimate, and a note on its origin: given, measured or assumed."""
     if given is not None:
         return given, f"MFU {given:g}, as given"
     if dtype in machine.mfu:
@@ -110,10 +107,7 @@ def mfu_of(machine: Machine, dtype: str, given: float | None) -> tuple[float, st
     note = f"MFU {ASSUMED_MFU:g} is assumed"
     if machine.run:
         note += f" because {machine.run} has no {TRAINING} and no matmul in {dtype}"
-    note += f": published runs reach {PUBLISHED_MFU}"
-    if machine.run:
-        say(f"note: {note}")
-    return ASSUMED_MFU, note
+    return ASSUMED_MFU, f"{note}: published runs reach {PUBLISHED_MFU}"
 
 
 def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") -> Attainable:
