@@ -122,7 +122,7 @@ def test_the_command_has_checkpoints_of_the_address_and_no_defaults(capsys):
 
 
 def test_a_product_is_drawn_under_its_roofs():
-    assert opened("matmul", gpu=["h100-sxm"]).get("imgs")
+    assert opened("matmul", gpu=["h100-sxm"]).get("image")
 
 
 def test_all_gpus_are_those_of_the_command(capsys):
