@@ -329,7 +329,7 @@ def blank_record(plan: StepPlan, provider: str, device: Device) -> Record:
         status="skipped",
         reason=reason if needed > free_bytes else None,
         flops=flops.model_flops,
-        bytes_read=state + memory.inputs,
+        bytes_read=state + parts["inputs"],
         bytes_written=state,
         fill="uniform",
         details=Step(
@@ -337,7 +337,7 @@ def blank_record(plan: StepPlan, provider: str, device: Device) -> Record:
             hardware_flops=flops.hardware_flops,
             counted_flops_estimated=countable_flops(plan),
             tokens_per_step=flops.tokens,
-            memory_bytes={"estimated": memory.sizes() | {"moment": memory.moment.name}},
+            memory_bytes={"estimated": memory.sizes() | {"moment": memory.moment}},
         ),
     )
 
