@@ -198,6 +198,10 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
         if ceiling.unit == "B/s" and ceiling.quantity != "bandwidth":
             corner = end / ceiling.value or None
             roofs.append(Roof(machine, ceiling, corner, _color(scene, machine)))
+    if len(scene.machines) == 1:
+        for mix in known.mixes:
+            if all(mix != slope.ceiling for slope in slopes.values()):
+                roofs.append(Roof(machine, mix, end / mix.value or None, INK, is_mix=True))
     return roofs
 
 

@@ -29,10 +29,11 @@ def in_characters(scene: Scene, width: int) -> str:
         rows[round(down * (HEIGHT - 1))][start : start + len(text)] = text
 
     for roof in scene.roofs:
-        ends = roof.ends(view)
-        for x, y in geomspace(*ends, 2 * width):
-            put(x, y, "/-"[roof.is_flat])
-        put(*ends[roof.is_flat], f" {roof.label} ")
+        if not roof.is_mix:
+            ends = roof.ends(view)
+            for x, y in geomspace(*ends, 2 * width):
+                put(x, y, "/-"[roof.is_flat])
+            put(*ends[roof.is_flat], f" {roof.label} ")
     lines = []
     for letter, point in zip(cycle(ascii_letters), scene.points, strict=False):
         put(*point.spot, letter)

@@ -66,6 +66,8 @@ LINE_PT = 15.0
 MARKER_PT = 7.5
 RING_PT = 16
 """Diameters of markers and of rings around them."""
+MIX_WIDTH = 0.8
+"""Line width of mixes."""
 LETTERS_PER_INCH = 13.3
 MAX_LEGEND_LETTERS = 90
 
@@ -179,7 +181,7 @@ def _marks(scene: Scene) -> list[str]:
         marks.append("Arrows: from version to version, or from run to run")
     if any(point.cap for point in scene.points):
         marks.append("Caps: FLOPs over the launch floor, if below the roof")
-    if any(roof.ceiling.band for roof in scene.roofs):
+    if any(roof.ceiling.band for roof in scene.roofs if not roof.is_mix):
         marks.append(
             "Bands: p5 to p95 of the samples of a measured roof, else the 95 % CI of its median"
         )
@@ -210,8 +212,11 @@ def _draw(scene: Scene, axes: Axes) -> None:
     """Draw all but title, legend and caption."""
     _span(axes, scene)
     for roof in scene.roofs:
-        if not roof.is_flat:
-            _draw_roof(axes, scene, roof, _line(roof.color, roof.ceiling.kind, roof.machine))
+        style = _line(roof.color, roof.ceiling.kind, roof.machine)
+        if roof.is_mix:
+            _draw_roof(axes, scene, roof, {"color": tone(MUTED), "linewidth": MIX_WIDTH}, 2.5)
+        elif not roof.is_flat:
+            _draw_roof(axes, scene, roof, style, 3)
         if roof.corner:
             axes.plot(
                 *roof.corner,
@@ -225,7 +230,7 @@ def _draw(scene: Scene, axes: Axes) -> None:
     for group in scene.flats:
         longest = min(group, key=lambda roof: roof.ridge or 0)
         style = _line(shared_color(group), longest.ceiling.kind, longest.machine)
-        _draw_roof(axes, scene, longest, style)
+        _draw_roof(axes, scene, longest, style, 3)
     series: dict[tuple[object, ...], list[Point]] = {}
     for point in sorted(scene.points, key=lambda point: (-(point.share), point.x, point.y)):
         if scene.is_profile:
@@ -266,10 +271,10 @@ def _tick(value: float) -> str:
     return count(value) if value > 1 else number(value, 1)
 
 
-def _draw_roof(axes: Axes, scene: Scene, roof: Roof, style: Object) -> None:
+def _draw_roof(axes: Axes, scene: Scene, roof: Roof, style: Object, layer: float) -> None:
     (x0, y0), (x1, y1) = roof.ends(scene.view)
-    axes.plot([x0, x1], [y0, y1], zorder=3, **style)
-    if roof.ceiling.band:
+    axes.plot([x0, x1], [y0, y1], zorder=layer, **style)
+    if roof.ceiling.band and not roof.is_mix:
         low, high = (bound / roof.ceiling.value for bound in roof.ceiling.band)
         lows = (y0 * low, y1 * low)
         highs = (y0 * high, y1 * high)
@@ -331,7 +336,9 @@ def _label_roofs(scene: Scene, axes: Axes) -> None:
         if not label.roof.is_flat:
             offset = (-rise, rise)
             style |= {"ha": "center", "rotation": angle}
-        text = ", ".join(label.texts)
+        if label.roof.is_mix:
+            style["fontsize"] = POINT_PT
+        text = ", ".join(label.lines)
         _write(axes, (10**label.x, 10**label.y), offset, text, text_color(label.color), **style)
 
 

@@ -71,8 +71,10 @@ def roofline_figure(scene: Scene) -> Figure:
         )
     line = LABEL_SHARE * (view.top - view.bottom)
     for label in [*flat_labels(scene, line), *slope_labels(scene, 2 * line)]:
+        if label.roof.is_mix:
+            continue
         figure.add_annotation(
-            text=escaped("<br>".join(label.texts)),
+            text=escaped("<br>".join(label.lines)),
             x=label.x,
             y=label.y,
             align="right",
@@ -162,6 +164,8 @@ def _roof_trace(roof: Roof, view: View) -> Object:
     line = {"color": roof.color, "width": width, "dash": "solid"}
     if KIND_DASHES[ceiling.kind]:
         line["dash"] = ",".join(f"{width * part:.3g}px" for part in KIND_DASHES[ceiling.kind])
+    if roof.is_mix:
+        line |= {"color": MUTED, "width": 0.8}
     return {
         "x": xs,
         "y": [y0 if roof.is_flat else x * ceiling.value for x in xs],

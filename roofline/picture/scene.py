@@ -74,6 +74,8 @@ class Roof:
     """
     color: str
     label: str = ""
+    is_mix: bool = False
+    """Whether it is a slower mix of reads and writes, drawn as a thin line."""
 
     @property
     def is_flat(self) -> bool:
@@ -274,7 +276,11 @@ class Scene:
     def view(self) -> View:
         """The view with ridge points and all points except outliers, and room for labels."""
         flats = [math.log10(roof.ceiling.value) for roof in self.roofs if roof.is_flat]
-        slopes = [math.log10(roof.ceiling.value) for roof in self.roofs if not roof.is_flat]
+        slopes = [
+            math.log10(roof.ceiling.value)
+            for roof in self.roofs
+            if not roof.is_flat and not roof.is_mix
+        ]
         inside = [point for point in self.points if not point.is_outlier]
         xs = [math.log10(point.x) for point in inside]
         ridges = [math.log10(roof.corner[0]) for roof in self.roofs if roof.corner] or xs or [0.0]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from results.show.picture import INK, end_of
+from results.show.picture import INK, MUTED, end_of
 from results.show.profile import op_of
 from results.show.terminal import one_line
 from results.show.units import PREFIXES, count, number, quantity
@@ -44,7 +44,7 @@ UP_TO_TERA = PREFIXES[1:]
 class RoofLabel(NamedTuple):
     """The label of one or several roofs."""
 
-    texts: list[str]
+    lines: list[str]
     color: str
     roof: Roof
     x: float
@@ -67,34 +67,45 @@ def flat_labels(scene: Scene, line: float) -> list[RoofLabel]:
         y = max(heights[index], taken)
         is_below = index > 0 and heights[index - 1] - y < line and y - taken > line
         taken = y if is_below else y + line
-        texts = [roof_label(group, scene)]
+        lines = [roof_label(group, scene)]
         color = shared_color(group)
-        labels.append(RoofLabel(texts, color, group[0], scene.view.right, y, is_below))
+        labels.append(RoofLabel(lines, color, group[0], scene.view.right, y, is_below))
     return labels
 
 
 def slope_labels(scene: Scene, line: float) -> list[RoofLabel]:
-    """Return the labels of bandwidths from the bottom up; those that are nearer than a line of
-    text, decades, share one.
+    """Return the labels of bandwidths from the bottom up, and that of mixes; bandwidths nearer than
+    a line of text, decades, share one.
     """
     groups: list[list[Roof]] = []
+    mixes: list[Roof] = []
     last = -math.inf
-    slopes = [roof for roof in scene.roofs if not roof.is_flat]
-    for roof in sorted(slopes, key=lambda roof: roof.ceiling.value):
+    for roof in sorted(scene.roofs, key=lambda roof: roof.ceiling.value):
         height = math.log10(roof.ceiling.value)
-        if height - last > line:
-            groups.append([])
-        groups[-1].append(roof)
-        last = height
+        if roof.is_mix:
+            mixes.append(roof)
+        elif not roof.is_flat and height - last > line:
+            groups.append([roof])
+            last = height
+        elif not roof.is_flat:
+            groups[-1].append(roof)
+            last = height
     labels = []
     for group in groups:
-        highest = group[-1]
-        (x0, _), (x1, _) = highest.ends(scene.view)
-        x = 0.55 * math.log10(x0) + 0.45 * math.log10(x1)
-        y = x + math.log10(highest.ceiling.value)
-        texts = [roof.label for roof in group[::-1]]
-        labels.append(RoofLabel(texts, shared_color(group), highest, x, y))
+        lines = [roof.label for roof in group[::-1]]
+        labels.append(RoofLabel(lines, shared_color(group), group[-1], *_place(group[-1], scene)))
+    if mixes:
+        names = [roof.label.removesuffix(" measured") for roof in mixes[::-1]]
+        text = f"other mixes: {', '.join(names)}"
+        place = _place(mixes[0], scene)
+        labels.append(RoofLabel([text], MUTED, mixes[0], *place, is_below=True))
     return labels
+
+
+def _place(roof: Roof, scene: Scene) -> Spot:
+    (x0, _), (x1, _) = roof.ends(scene.view)
+    x = 0.55 * math.log10(x0) + 0.45 * math.log10(x1)
+    return x, x + math.log10(roof.ceiling.value)
 
 
 def shared_color(roofs: Sequence[Roof]) -> str:

@@ -299,6 +299,10 @@ def ends(line):
     return (x0, y0), (x1, y1)
 
 
+def thin(figure):
+    return [line for line in figure.axes[0].lines if line.get_zorder() == 2.5]
+
+
 def flats(figure):
     return [line for line in roofs(figure) if ends(line)[0][1] == ends(line)[1][1]]
 

@@ -8,7 +8,9 @@ import pytest
 from matplotlib.colors import to_hex
 from plot_scenes import (
     CPU,
+    CPU_MIXES,
     H100,
+    H100_MIXES,
     H200,
     SCENES,
     assert_apart,
@@ -30,6 +32,7 @@ from plot_scenes import (
     scene,
     spots,
     texts,
+    thin,
     words,
 )
 from run_scenes import RUNS
@@ -92,6 +95,26 @@ def test_every_point_is_in_the_axes(figure):
     for x, y in spots(figure):
         assert axes.get_xlim()[0] < x < axes.get_xlim()[1]
         assert axes.get_ylim()[0] < y < axes.get_ylim()[1]
+
+
+def bandwidths(lines):
+    return [y / x for line in lines for x, y in ends(line)[:1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "mixes", "peak"),
+    [("mixes under a datasheet", H100_MIXES, 700e12), ("mixes of a CPU", CPU_MIXES, 930e9)],
+)
+def test_mixes_are_thin_lines_of_their_bandwidth_below_the_envelope(name, mixes, peak):
+    drawn = draw(name)
+    lines, slopes = thin(drawn), [line for line in roofs(drawn) if line not in flats(drawn)]
+    assert bandwidths(lines) == pytest.approx(sorted(mixes.values(), reverse=True)[1:])
+    assert max(mixes.values()) in [pytest.approx(value) for value in bandwidths(slopes)]
+    for line in lines:
+        start, end = ends(line)
+        assert end[1] / end[0] == pytest.approx(start[1] / start[0])
+        assert end[1] == pytest.approx(peak)  # ends at the highest measured peak
+        assert line.get_linewidth() < min(slope.get_linewidth() for slope in slopes) / 2
 
 
 def test_the_share_at_a_point_is_that_of_its_own_mix():
@@ -222,6 +245,22 @@ def test_every_roof_has_a_label_with_value_and_kind():
         assert said.count(label) == 1
     for value in (412, 323, 206, 177):
         assert f"ridge {value}" in said
+
+
+def test_the_thin_lines_share_a_label_below_the_lowest_of_them():
+    for name, label, lowest in (
+        (
+            "mixes under a datasheet",
+            "other mixes: write 2.90 TB/s, triad 2.78 TB/s, copy 2.66 TB/s",
+            2.66e12,
+        ),
+        ("mixes of a CPU", "other mixes: triad 45 GB/s, copy 40 GB/s, write 25 GB/s", 25e9),
+    ):
+        figure = draw(name)
+        (text,) = (text for text in labels_in(figure) if text.get_text() == label)
+        assert text.get_rotation() == pytest.approx(slope_angle(figure), abs=0.01)
+        places = figure.axes[0].transData.inverted().transform(corners(figure, text))
+        assert all(y / x < lowest for x, y in places)
 
 
 def test_an_overlay_names_the_machine_of_each_roof():
