@@ -27,9 +27,8 @@ from results.show.grid import (
 )
 from results.show.options import add, add_format, number
 from results.show.picture import add_picture
-from results.show.table import format_half_width
 from results.show.terminal import Parser, busy
-from results.show.units import ABSENT, TIME_UNITS, count, duration, percent
+from results.show.units import ABSENT, TIME_UNITS, count, duration, format_half_width, percent
 from results.stats.comparison import (
     FASTER,
     MARGIN,
@@ -207,7 +206,7 @@ def history(
             point = _point(side, against["base"], compared.get(side), is_redefined)
             point["is_same_code"] = side in bases and is_same_code(bases[side], side)
             if metric == "mfu":
-                point |= {"value": side.rate("mfu"), "ci95": side.mfu_ci95}
+                point |= {"value": side.mfu, "ci95": side.mfu_ci95}
             if point["value"] is None:
                 raise CompareError(f"the MFU is unknown: no peak of {devices[0]} in {key.dtype}")
             points.append(point)

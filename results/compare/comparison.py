@@ -11,6 +11,7 @@ from pathlib import Path
 from results.compare.earlier import SavedRuns, between_visits, is_same_code, runs_beside
 from results.compare.flags import with_flags
 from results.compare.sides import (
+    BY_PROVIDER,
     VERSION,
     WRONG,
     CompareOptions,
@@ -36,7 +37,7 @@ from results.stats.comparison import (
     with_holm,
 )
 from results.stats.spread import Spread, given_spread
-from results.stats.verdict import compare_sides, side_of, times_longer
+from results.stats.verdict import compare_sides, times_longer
 from results.store.runfile import Run
 
 
@@ -62,18 +63,19 @@ class ComparedRow:
 
     @property
     def reason(self) -> str:
-        return self.compared.reason + self._cycles_words() + self._remark()
-
-    def _remark(self) -> str:
+        text = self.compared.reason
+        in_cycles = self.cycles_verdict
+        if self.compared.verdict in (FASTER, SLOWER) and in_cycles is not None:
+            text += f"; in clock cycles it is {in_cycles}"
         medians = self.candidate.time_s / self.baseline.time_s
         ratio = self.ratio
         allowed = math.log1p(max(self.compared.margin, DEFAULT_MARGIN))
         if self.compared.is_bound or abs(math.log(medians / ratio)) <= allowed:
-            return ""
+            return text
         low, high = self.ci95 or (ratio, ratio)
         if high > TOO_NOISY * low or (low <= medians <= high and (medians > 1) == (ratio > 1)):
-            return ""
-        return f"; the ratio of the medians is {medians:.4f}"
+            return text
+        return f"{text}; the ratio of the medians is {medians:.4f}"
 
     @property
     def ratio(self) -> float:
@@ -102,12 +104,6 @@ class ComparedRow:
             return None
         low, high = (end * self.cycles_ratio / self.ratio for end in self.ci95)
         return verdict_of(low, high, self.compared.margin, self.compared.pairs)
-
-    def _cycles_words(self) -> str:
-        in_cycles = self.cycles_verdict
-        if self.compared.verdict not in (FASTER, SLOWER) or in_cycles is None:
-            return ""
-        return f"; in clock cycles it is {in_cycles}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +142,8 @@ def compare(
     other = second or first
     labels, baseline, candidate = sides_of(first, second, request)
     notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
-    pairs, alone, remarks = match(baseline, candidate, not request.by_provider, request.force)
+    by_provider = request.by in BY_PROVIDER
+    pairs, alone, remarks = match(baseline, candidate, not by_provider, request.force)
     if request.by == "version" and request.baseline is None and is_one_run:
         pairs = from_version_to_version(pairs)
     saved = None
@@ -154,16 +151,16 @@ def compare(
         saved = SavedRuns(runs_beside([first, other]))
     rows: list[ComparedRow] = []
     for pair in pairs:
-        before = Side(labels[0], pair.baseline, first.environment)
-        after = Side(labels[1], pair.candidate, other.environment)
-        if request.by_provider:
-            before = replace(before, label=before.provider)
-            after = replace(after, label=after.provider)
         # Only records of one run can have been interleaved.
         shared = shared_rounds(pair.baseline, pair.candidate) if is_one_run else None
+        sides = []
+        of_sides = shared or (pair.baseline, pair.candidate)
+        runs = (first, other)
+        for label, records, run in zip(labels, of_sides, runs, strict=True):
+            name = records[0].provider if by_provider else label
+            sides.append(Side.of(name, records, run.environment))
+        before, after = sides
         if shared:
-            before = replace(before, records=shared[:1])
-            after = replace(after, records=shared[1:])
             rows.append(_compare_interleaved(pair.key, before, after, request.margin))
         else:
             rows.append(compare_apart(pair.key, before, after, request.margin, saved, drift))
@@ -227,7 +224,7 @@ def compare_apart(
         spread = saved.between(baseline, candidate)
     else:
         spread = between_visits(baseline, candidate)
-    compared = compare_sides(side_of(baseline.windows), side_of(candidate.windows), margin, spread)
+    compared = compare_sides(baseline.times, candidate.times, margin, spread)
     compared = with_flags(compared, baseline, candidate, is_paired=False)
     if is_same and compared.verdict in (FASTER, SLOWER):
         compared = compared.unsure(", but the code is the same: the machine changed")
@@ -246,7 +243,7 @@ def sides_of_run(run: Run) -> dict[RowKey, Side]:
         if record.status == "ok":
             by_row.setdefault(record.row, []).append(record)
     label = str(run.path)
-    return {row: Side(label, records, run.environment) for row, records in by_row.items()}
+    return {row: Side.of(label, records, run.environment) for row, records in by_row.items()}
 
 
 def _compare_interleaved(

@@ -20,7 +20,7 @@ from results.show.grid import (
     print_lines,
 )
 from results.show.terminal import printable
-from results.show.units import ABSENT, count, duration, percent, uncertainty
+from results.show.units import ABSENT, count, duration, format_half_width, percent, uncertainty
 from results.stats.comparison import (
     FASTER,
     SAME,
@@ -205,9 +205,9 @@ def json_row(row: ComparedRow) -> Object:
         known |= {
             f"provider_{name}": side.provider,
             f"{name}_s": side.time_s,
-            f"mfu_{name}": side.rate("mfu"),
+            f"mfu_{name}": side.mfu,
             f"mfu_ci95_{name}": side.mfu_ci95 and list(side.mfu_ci95),
-            f"bytes_per_s_{name}": side.rate("bytes_per_s"),
+            f"bytes_per_s_{name}": side.bytes_per_s,
             f"flags_{name}": list(side.flags),
             f"windows_{name}": len(side.records),
         }
@@ -316,6 +316,10 @@ def _cells(row: ComparedRow, compared: Compared) -> Cells:
         if high > TOO_NOISY * low:
             ratio = ABSENT
             closed = ABSENT
+    mfus = []
+    for side in (before, after):
+        half = format_half_width(side.mfu_ci95, side.mfu)
+        mfus.append(f"{percent(side.mfu)} {half}".removesuffix(f" {ABSENT}"))
     of_ceiling = ABSENT
     if before.of_ceiling and after.of_ceiling:
         bounds = dict.fromkeys((before.of_ceiling[1], after.of_ceiling[1]))
@@ -332,8 +336,8 @@ def _cells(row: ComparedRow, compared: Compared) -> Cells:
         "options": Cell(row.key.options, leaves=3),
         "baseline": Cell(duration(before.time_s), "right", leaves=5),
         "candidate": Cell(duration(after.time_s), "right", leaves=5),
-        "MFU baseline": Cell(before.mfu_text, "right", leaves=2),
-        "MFU candidate": Cell(after.mfu_text, "right", leaves=2),
+        "MFU baseline": Cell(mfus[0], "right", leaves=2),
+        "MFU candidate": Cell(mfus[1], "right", leaves=2),
         "gap closed": Cell(closed, "right", leaves=1),
         "% of ceiling": Cell(of_ceiling, "right", leaves=1),
         "reason": Cell(row.reason),

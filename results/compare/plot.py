@@ -131,9 +131,9 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
         at = [index + (place - 0.5) * 0.36 for index in range(len(rows))]
         values = []
         for y, side in zip(at, sides[place], strict=True):
-            value = (side.rate("bytes_per_s") or 0) / 1e9
+            value = (side.bytes_per_s or 0) / 1e9
             if title == MFU and side.mfu_ci95:
-                value = 100 * (side.rate("mfu") or 0)
+                value = 100 * (side.mfu or 0)
                 ends = [100 * end for end in side.mfu_ci95]
                 axes.plot(ends, [y, y], "|-", color=tone(INK), linewidth=1)
             elif title == CEILING and side.of_ceiling:

@@ -21,8 +21,7 @@ from results.show.grid import (
 from results.show.rows import COLUMNS, flat_rows
 from results.show.rows import document as document_of
 from results.show.terminal import one_line, printable
-from results.show.units import ABSENT, duration, number, percent, quantity, uncertainty
-from results.stats.samples import half_width
+from results.show.units import ABSENT, duration, format_half_width, number, percent, quantity
 from roofline.limits import LIMITS
 from roofline.machine import Machine
 from roofline.model import judged
@@ -52,15 +51,6 @@ ALWAYS = {
 """Columns that are shown even if empty."""
 
 ROOFS = {limit.name for limit in LIMITS if limit.is_roof}
-
-
-def format_half_width(interval: tuple[float, float] | None, center: float | None) -> str:
-    """Return half the width of an interval as a share of its center, such as `±1.2%`; `-` where one
-    is None.
-    """
-    if interval is None or center is None:
-        return ABSENT
-    return uncertainty(half_width(interval, center))
 
 
 Render = Callable[[Environment, Sequence[Record], "Console"], None]

@@ -7,9 +7,18 @@ import io
 import pytest
 from rich.console import Console
 
-from results.show.table import format_half_width, header_lines, render_table, table_cells
+from results.show.table import header_lines, render_table, table_cells
 from results.show.terminal import drawn
-from results.show.units import count, duration, gibibytes, number, percent, quantity, uncertainty
+from results.show.units import (
+    count,
+    duration,
+    format_half_width,
+    gibibytes,
+    number,
+    percent,
+    quantity,
+    uncertainty,
+)
 from roofline.machine import Ceiling, Machine
 
 
