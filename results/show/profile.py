@@ -238,14 +238,17 @@ def table_of(
     """Return a profile as a table: its rows, or all groups of rows if `by` is given; see `render`
     for the others.
     """
-    draw = partial(render, by=by, **how)
+    table = replace(
+        table_of_run(environment, records, partial(render, by=by, **how)),
+        document=lambda: document_of(environment, records),
+    )
     if by is None:
-        return table_of_run(environment, records, draw, document_of)
+        return table
     groups = groups_of(scored(environment, records), by)
     rows = [group.row(by, ".".join(path)) for path, group in groups.items()]
     cells = [group.cells(by, ".".join(path)) for path, group in groups.items()]
     return replace(
-        table_of_run(environment, records, draw),
+        table,
         rows=lambda: rows,
         cells=lambda: cells,
         document=lambda: document_of(environment, records) | {"groups": rows},

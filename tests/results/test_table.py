@@ -226,12 +226,6 @@ def test_measured_machine_shows_mix_if_rows_differ(make_environment, make_record
     assert row_with(alone, "relu")[-5:-3] == ["89.1%", "89.1%"]
 
 
-def test_an_interval_that_did_not_narrow_is_flagged_once(make_environment, make_record):
-    assert rendered(make_environment(), [make_record(converged=False)]).count("not converged") == 1
-    flagged = make_record(converged=False, flags=("not-converged",))
-    assert "not converged" not in rendered(make_environment(), [flagged])
-
-
 @pytest.mark.parametrize("width", [20, 40, 60, 70, 80, 100, 120, 150])
 def test_narrow_terminal_cuts_no_number(make_environment, make_record, width):
     text = rendered(make_environment(), [make_record()], width)

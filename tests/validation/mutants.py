@@ -53,7 +53,7 @@ CONCEPTS = {
                 "cycles_verdict compare compare_live compare_apart _compare_interleaved"
             ),
             "results/compare/earlier.py": (
-                "code_of is_code_known is_same_code SavedRuns between_visits"
+                "code_of is_same_code SavedRuns between_visits"
             ),
             "results/compare/flags.py": "",
             "results/compare/output.py": "exit_code",
