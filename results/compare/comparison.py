@@ -6,10 +6,19 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from results.compare.earlier import SavedRuns, between_visits, is_same_code, runs_beside
-from results.compare.flags import with_flags
+from results.compare.flags import (
+    DISTURBED,
+    INTERPRETED,
+    MIN_DISTURBED_ROUNDS,
+    NOT_COMPARED,
+    NOT_FRESH,
+    OF_THE_ROOF,
+    ONE_SIDED,
+)
 from results.compare.sides import (
     BY_PROVIDER,
     VERSION,
@@ -29,15 +38,19 @@ from results.show.units import count
 from results.stats.comparison import (
     DEFAULT_MARGIN,
     FASTER,
+    MORE_RUNS,
     MORE_SAMPLES,
     SLOWER,
     TOO_NOISY,
+    UNSURE,
     Comparison,
+    compare_sides,
+    is_beyond_disturbance,
+    times_longer,
     verdict_of,
     with_holm,
 )
 from results.stats.spread import Spread, given_spread
-from results.stats.verdict import compare_sides, times_longer
 from results.store.runfile import Run
 
 
@@ -264,6 +277,65 @@ def _compare_interleaved(
     compared = with_flags(compared, baseline, candidate, is_paired=True)
     in_cycles = cycles_ratio(before, after)
     return ComparedRow(key, baseline, candidate, compared, True, in_cycles, seconds)
+
+
+def with_flags(
+    compared: Comparison, baseline: Side, candidate: Side, is_paired: bool
+) -> Comparison:
+    """Return a comparison with the flags in its reason, UNSURE if a flag may explain the verdict.
+
+    With `is_paired`, both sides share all interference, so FASTER and SLOWER hold after enough
+    rounds; see also `judge_rounds`.
+    """
+    shared = OF_THE_ROOF.intersection(baseline.flags, candidate.flags)
+    before = [flag for flag in baseline.flags if flag not in shared]
+    after = [flag for flag in candidate.flags if flag not in shared]
+    if not before and not after:
+        return compared
+    named = {
+        "both are": [flag for flag in before if flag in after],
+        "the baseline is": [flag for flag in before if flag not in after],
+        "the candidate is": [flag for flag in after if flag not in before],
+    }
+    parts = [f"{who} flagged {', '.join(flags)}" for who, flags in named.items() if flags]
+    listed = "; ".join(parts)
+    if INTERPRETED in before + after:
+        return compared.unsure(
+            f", but {listed}: the time of an interpreter is not that of the kernel"
+        )
+    is_unverified = NOT_FRESH in before + after and compared.verdict == FASTER
+    if is_unverified or NOT_COMPARED in before + after:
+        return compared.unsure(f", but {listed}: whether both compute the same is unknown")
+    is_decided = compared.verdict in (FASTER, SLOWER)
+    if is_paired:
+        are_disturbed = not DISTURBED.isdisjoint(before) and not DISTURBED.isdisjoint(after)
+        is_open = is_decided and are_disturbed and _may_wait(compared, baseline, candidate)
+        advice = f"{compared.pairs} rounds are too few"
+    else:
+        is_one_sided = not ONE_SIDED.isdisjoint(set(before) ^ set(after))
+        is_disturbed = not DISTURBED.isdisjoint(before + after)
+        is_open = compared.verdict != UNSURE and (is_one_sided or is_disturbed)
+        advice = MORE_RUNS
+    if is_open:
+        return compared.unsure(f", but {listed}; {advice}")
+    return replace(compared, reason=f"{compared.reason}; {listed}")
+
+
+def _may_wait(compared: Comparison, baseline: Side, candidate: Side) -> bool:
+    """Return whether waiting explains a difference: in few rounds, unless the fastest samples
+    differ as much.
+    """
+    if compared.pairs >= MIN_DISTURBED_ROUNDS:
+        return False
+    fastest_s = []
+    for side in (baseline, candidate):
+        samples_s = chain.from_iterable(record.samples_s for record in side.records)
+        fastest_s.append(min(samples_s, default=1.0))
+    ratio = fastest_s[1] / fastest_s[0]
+    if (ratio > 1) != (compared.ratio > 1):
+        return True
+    intervals = (compared.ci95, (ratio, ratio))
+    return not all(is_beyond_disturbance(ends, compared.margin) for ends in intervals)
 
 
 def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from results.compare.flags import DISTURBED
 from results.compare.sides import Side, is_users, machine_facts, revision_of
 from results.record import DEFINITION_PREFIX, Environment, Record, Rounds, RowKey
-from results.stats.spread import Repeats, RowSpreads, Spread, spread_of_visits, widest
+from results.stats.spread import Repeats, Spread, spread_of_row, spread_of_visits, widest
 from results.store.runfile import Run, RunFileError, load_run, read_head
 
 MAX_RUNS = 40
@@ -112,14 +112,12 @@ class SavedRuns:
                     ]
                 )
             self._repeats[key] = Repeats.of(groups)
-        self._spreads = RowSpreads(self._repeats.values())
 
     def count_steps(self, sides: Sequence[Side]) -> None:
         """Count a history of a row as its repeats, unless more of them are known."""
         key = sides[0].records[0].row
         steps = Repeats.of_steps([math.log(side.time_s) for side in sides])
         self._repeats[key] = max(steps, self._repeats.get(key, steps), key=attrgetter("degrees"))
-        self._spreads = RowSpreads(self._repeats.values())
 
     def repeated(self, side: Side) -> Side:
         """Return a side with the collected records of its code in all runs; unchanged if no other
@@ -145,7 +143,7 @@ class SavedRuns:
         known = [self._repeats.get(row, Repeats()) for row in rows]
         squares = sum(repeats.squares for repeats in known)
         degrees = sum(repeats.degrees for repeats in known)
-        runs = self._spreads.of(Repeats(squares, degrees))
+        runs = spread_of_row(Repeats(squares, degrees), self._repeats.values())
         if runs is not None:
             mean_of = (1 / before.runs + 1 / after.runs) / 2
             runs = replace(runs, deviation=runs.deviation * math.sqrt(mean_of))

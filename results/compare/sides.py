@@ -24,8 +24,7 @@ from results.record import (
     name_of,
 )
 from results.show.units import count
-from results.stats.comparison import DEFAULT_MARGIN
-from results.stats.verdict import SideMean, side_of
+from results.stats.comparison import DEFAULT_MARGIN, SideMean, side_of
 from results.store.runfile import Run, StoreError
 from results.store.runs import revision_text
 from roofline.model import judge, limits_s

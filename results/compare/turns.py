@@ -10,8 +10,7 @@ from statistics import median
 
 from results.compare.flags import LOST_TIME
 from results.record import Record, Rounds
-from results.stats.comparison import Comparison
-from results.stats.verdict import judge_rounds
+from results.stats.comparison import Comparison, judge_rounds
 
 
 def rounds_of(record: Record) -> Rounds | None:

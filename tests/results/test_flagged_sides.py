@@ -1,8 +1,8 @@
-"""Verdicts on sides with flags, at the limits of the rules of `results.compare.flags`."""
+"""Verdicts on sides with flags, at the limits of the rules of `results.compare.comparison`."""
 
 import pytest
 
-from results.compare.flags import with_flags
+from results.compare.comparison import with_flags
 from results.compare.sides import Side
 from results.stats.comparison import FASTER, SLOWER, UNSURE, Comparison
 
