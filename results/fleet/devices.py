@@ -16,12 +16,14 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct, convert
 
-from results.fleet.causes import DATA
 from results.record import Environment, Object, Record
+from results.show.facts import facts_beside
 from results.show.terminal import reason_of
 from results.store.runfile import SUFFIX, StoreError, load_run
 from results.store.runs import unix_time
-from roofline.gpu_table import load_gpus
+from roofline.gpu_table import gpu_files, load_gpus
+
+DATA = facts_beside(__file__, "rules.toml")
 
 OPS = {
     "matmul": ("tensor", "sm_clock_hz"),
@@ -307,8 +309,9 @@ def floor_of(slug: str, row: Record) -> float | None:
     FLOP/s of a matmul from its published rate, bytes/s of a copy from the datasheet.
     """
     shares = DATA["floor"]
-    if row.op == "copy" and slug in load_gpus():
-        bandwidth = load_gpus()[slug].memory_bandwidth_bytes_per_s
+    if row.op == "copy" and slug in gpu_files():  # a CPU needs no table of GPUs
+        gpu = load_gpus().get(slug)
+        bandwidth = gpu.memory_bandwidth_bytes_per_s if gpu else None
         return bandwidth and bandwidth * float(shares["copy_of_datasheet"])
     published = DATA["published"].get(slug, {}).get(row.dtype)
     if row.op == "matmul" and published:
