@@ -12,9 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from results.compare import command as compare_command
-from results.compare.selection import NAMED, Selection, add_selection
 from results.show.grid import Table
-from results.show.options import add_format
 from results.show.rows import parquet_bytes
 from results.show.table import describe, render_runs, render_table, table_of_run
 from results.show.terminal import (
@@ -23,6 +21,7 @@ from results.show.terminal import (
     TABLE_FORMATS,
     OutputError,
     Parser,
+    add_format,
     drawn,
     fail,
     prepare_streams,
@@ -31,7 +30,7 @@ from results.show.terminal import (
     say,
 )
 from results.store.runfile import Run, StoreError, load_run, runs_directory, write_output
-from results.store.runs import list_runs
+from results.store.runs import NAMED, Selection, add_selection, list_runs
 
 Command = Callable[[argparse.Namespace, Path], int]
 """Runs a command with its options and the directory of the runs."""

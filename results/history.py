@@ -16,7 +16,6 @@ from results.compare.command import finish, with_problem
 from results.compare.comparison import compare_apart, sides_of_run
 from results.compare.earlier import SavedRuns, is_same_code
 from results.compare.flags import DISTURBED
-from results.compare.selection import Selection, add_selection
 from results.compare.sides import CompareError, Side, definitions, revision_of
 from results.record import Object, RowKey
 from results.show.grid import (
@@ -25,13 +24,13 @@ from results.show.grid import (
     Table,
     flat,
 )
-from results.show.options import add, add_format, number
-from results.show.picture import add_picture
-from results.show.terminal import Parser, busy
+from results.show.options import margin, number
+from results.show.terminal import Parser, add_format, add_picture, busy
 from results.show.units import ABSENT, TIME_UNITS, count, duration, format_half_width, percent
 from results.stats.comparison import (
+    DEFAULT_MARGIN,
     FASTER,
-    MARGIN,
+    MARGIN_HELP,
     SLOWER,
     TOO_NOISY,
     UNSURE,
@@ -40,7 +39,7 @@ from results.stats.comparison import (
 )
 from results.stats.spread import MEDIAN_EFFICIENCY
 from results.store.runfile import Run, RunFileError, StoreError, load_run
-from results.store.runs import RunSummary, find_run, list_runs, unix_time
+from results.store.runs import RunSummary, Selection, add_selection, find_run, list_runs, unix_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,7 +94,10 @@ def add_options(parser: Parser, run_help: str) -> None:
     bases.add_argument("--window", metavar="N", type=number(2, MAX_WINDOW, whole, int), help=text)
     text = "what the table and the picture show; verdicts are on times (default: time)"
     parser.add_argument("--metric", choices=METRICS, default="time", help=text)
-    add(parser, {"margin": MARGIN})
+    text = MARGIN_HELP.replace("%", "%%")
+    parser.add_argument(
+        "--margin", metavar="FRACTION", type=margin, default=DEFAULT_MARGIN, help=text
+    )
     add_format(parser)
     add_picture(parser)
 

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from results.compare.comparison import ComparedRow, compare
-from results.compare.selection import EVERYTHING, Selection
 from results.compare.sides import WRONG, CompareOptions
 from results.export.rows import Row
 from results.record import RowKey
@@ -20,7 +19,7 @@ from results.show.table import table_of_run
 from results.show.terminal import printable
 from results.stats.comparison import SLOWER, UNSURE
 from results.store.runfile import Run
-from results.store.runs import unix_time
+from results.store.runs import EVERYTHING, Selection, unix_time
 
 SUITE = "roofmark"
 

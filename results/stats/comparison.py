@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from results.show.options import Parameter, margin
 from results.show.units import count as counted
 from results.stats.samples import (
     MIN_FOR_CORRELATION,
@@ -27,14 +26,9 @@ from results.stats.spread import Spread
 DEFAULT_MARGIN = 0.01
 """Changes of the time up to this fraction do not matter."""
 
-MARGIN = Parameter(
+MARGIN_HELP = (
     f"ignore differences in time up to this fraction, such as 0.02 or 2% (default: "
-    f"{100 * DEFAULT_MARGIN:g}%)",
-    margin,
-    "",
-    "FRACTION",
-    key="margin",
-    default=DEFAULT_MARGIN,
+    f"{100 * DEFAULT_MARGIN:g}%)"
 )
 
 MIN_PAIRS = 6

@@ -11,8 +11,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from results.compare.selection import LATEST, Selection, add_selection, names
-from results.show.picture import add_picture, save_picture
+from results.show.picture import save_picture
 from results.show.spelling import did_you_mean
 from results.show.terminal import (
     ADVANCED,
@@ -20,6 +19,7 @@ from results.show.terminal import (
     USAGE,
     WRONG_RESULT,
     Parser,
+    add_picture,
     busy,
     one_line,
     print_out,
@@ -27,6 +27,7 @@ from results.show.terminal import (
     stdout,
 )
 from results.store.runfile import Run
+from results.store.runs import LATEST, Selection, add_selection, names
 from roofline.gpu_table import find_gpu
 from roofline.machine import Machine, judging
 from roofline.model import judge

@@ -18,7 +18,6 @@ from msgspec.json import decode
 from results.compare.comparison import compare, nothing_common
 from results.compare.output import describe as describe_row
 from results.compare.output import foremost, headline, json_row
-from results.compare.selection import Selection
 from results.compare.sides import CompareOptions
 from results.record import Object
 from results.show.grid import Row, texts_of
@@ -28,6 +27,7 @@ from results.show.terminal import install_command, one_line
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from results.stats.comparison import TOO_NOISY
 from results.store.runfile import Run, StoreError, load_run
+from results.store.runs import Selection
 from roofline.picture.interactive import MAX_BARS, modules_figure, roofline_figure
 from roofline.picture.scene import Measured, PlotError, Scene
 from roofline.picture.texts import caption, title_lines
