@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
-from results.compare.earlier import SavedRuns, between_visits, is_same_code, runs_beside
+from results.compare.earlier import SavedRuns, is_same_code, runs_beside
 from results.compare.flags import (
     DISTURBED,
     INTERPRETED,
@@ -50,7 +50,7 @@ from results.stats.comparison import (
     verdict_of,
     with_holm,
 )
-from results.stats.spread import Spread, given_spread
+from results.stats.spread import Spread, given_spread, spread_of_visits
 from results.store.runfile import Run
 
 
@@ -182,7 +182,11 @@ def compare(
         for record in other.records:
             if not VERSION.fullmatch(record.provider):
                 alone.append(Unmatched("candidate", record, reason))
-    notes += [*remarks, *_runs_notes(rows)]
+    notes += remarks
+    repeated = [row for row in rows if row.baseline.runs + row.candidate.runs > 2]
+    if repeated:
+        means = "compared by the means over all runs of the same code without interference"
+        notes.append(f"{count(len(repeated), 'row')} {means}")
     results = with_holm([row.compared for row in rows])
     rows = [replace(row, compared=result) for row, result in zip(rows, results, strict=True)]
     return Compared(
@@ -236,7 +240,7 @@ def compare_apart(
     elif saved:
         spread = saved.between(baseline, candidate)
     else:
-        spread = between_visits(baseline, candidate)
+        spread = spread_of_visits(baseline.windows, candidate.windows)
     compared = compare_sides(baseline.times, candidate.times, margin, spread)
     compared = with_flags(compared, baseline, candidate, is_paired=False)
     if is_same and compared.verdict in (FASTER, SLOWER):
@@ -336,12 +340,6 @@ def _may_wait(compared: Comparison, baseline: Side, candidate: Side) -> bool:
         return True
     intervals = (compared.ci95, (ratio, ratio))
     return not all(is_beyond_disturbance(ends, compared.margin) for ends in intervals)
-
-
-def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
-    repeated = [row for row in rows if row.baseline.runs + row.candidate.runs > 2]
-    means = "compared by the means over all runs of the same code without interference"
-    return [f"{count(len(repeated), 'row')} {means}"] if repeated else []
 
 
 def nothing_common(unmatched: Sequence[Unmatched]) -> str:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from results.compare.flags import DISTURBED
@@ -147,13 +147,5 @@ class SavedRuns:
         if runs is not None:
             mean_of = (1 / before.runs + 1 / after.runs) / 2
             runs = replace(runs, deviation=runs.deviation * math.sqrt(mean_of))
-        spread = widest([runs, between_visits(before, after)])
+        spread = widest([runs, spread_of_visits(before.windows, after.windows)])
         return spread and replace(spread, has_runs=runs is not None)
-
-
-def between_visits(before: Side, after: Side) -> Spread | None:
-    """Return the spread between the visits of two rows; None if each has one."""
-    logs = []
-    for side in (before, after):
-        logs.append([math.log(median(visit)) for visit in side.windows])
-    return spread_of_visits(logs[0], logs[1])

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
-from results.compare.output import foremost, headline, provider_text
+from results.compare.output import foremost, headlines, provider_text
 from results.show.picture import (
     AXIS_PT,
     BAND,
@@ -58,7 +58,7 @@ FOOT = 1.1
 
 def draw(compared: Compared, theme: str = "light") -> Figure:
     rows = foremost(compared, MAX_ROWS)
-    title, _, rest = headline(compared).partition(": ")
+    title, _, rest = headlines(compared)[0].partition(": ")
     if len(rows) < len(compared.rows):
         rest += f"; {len(rows)} of {len(compared.rows):,} rows drawn, the most important"
     with own_style(theme):

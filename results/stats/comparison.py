@@ -155,7 +155,7 @@ class Comparison:
         compared = cls(
             ratio=math.exp(interval.center),
             ci95=ends,
-            verdict=_verdict_of(*ends, margin),
+            verdict=verdict_of(*ends, margin),
             reason=reason,
             pairs=count,
             margin=margin,
@@ -224,20 +224,17 @@ def is_beyond_disturbance(ci95: tuple[float, float], margin: float) -> bool:
     return low > DISTURBANCE * (1 + margin) or high < 1 / (DISTURBANCE * (1 + margin))
 
 
-def verdict_of(low: float, high: float, margin: float, pairs: int) -> str:
+def verdict_of(low: float, high: float, margin: float, pairs: int = MIN_FOR_CORRELATION) -> str:
     """Return the verdict on an interval of the ratio of the times of `pairs` pairs or samples.
 
     Fewer than `MIN_FOR_CORRELATION` do not show how neighbors correlate, so only a change beyond
     any interference gets a verdict. Without this rule, 10 % of simulated comparisons of 14 pairs
     were FASTER or SLOWER whose neighbors correlate by 0.8 and whose true change is at the margin.
     """
-    is_enough = pairs >= MIN_FOR_CORRELATION or (
-        pairs >= MIN_PAIRS and is_beyond_disturbance((low, high), margin)
-    )
-    return _verdict_of(low, high, margin) if is_enough else UNSURE
-
-
-def _verdict_of(low: float, high: float, margin: float) -> str:
+    if pairs < MIN_FOR_CORRELATION:
+        is_enough = pairs >= MIN_PAIRS and is_beyond_disturbance((low, high), margin)
+        if not is_enough:
+            return UNSURE
     if high < 1 / (1 + margin):
         return FASTER
     if low > 1 + margin:
@@ -246,7 +243,7 @@ def _verdict_of(low: float, high: float, margin: float) -> str:
 
 
 def _reason(low: float, high: float, margin: float, remedy: str) -> str:
-    verdict = _verdict_of(low, high, margin)
+    verdict = verdict_of(low, high, margin)
     upper = f"{100 * (high - 1):+.2f} %" if high <= MAX_SHOWN else f"more than {MAX_SHOWN} times"
     between = f"time {100 * (low - 1):+.2f} % to {upper}"
     allowed = f"the margin of {100 * margin:g} %"
@@ -277,14 +274,12 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[floa
     count = len(known)
     center = math.fsum(math.log(compared.ratio) for compared in known) / count
     shared = math.fsum(compared.drift for compared in known) / count
-
-    def reach(end: int) -> float:
+    reaches = []
+    for end in (0, 1):
         squares = [math.log(row.ci95[end] / row.ratio) ** 2 - row.drift**2 for row in known]
-        return math.hypot(
-            math.sqrt(math.fsum(max(0.0, square) for square in squares)) / count, shared
-        )
-
-    return math.exp(center), (math.exp(center - reach(0)), math.exp(center + reach(1)))
+        own = math.sqrt(math.fsum(max(0.0, square) for square in squares)) / count
+        reaches.append(math.hypot(own, shared))
+    return math.exp(center), (math.exp(center - reaches[0]), math.exp(center + reaches[1]))
 
 
 def holm(p_values: Sequence[float], family_error: float = 0.05) -> list[bool]:
@@ -461,9 +456,24 @@ def compare_sides(
     confidence limits about effect measures, Statistics in Medicine 27 (2008) 1693; the spread of
     repeated runs above that of the samples within, Kalibera and Jones, Rigorous benchmarking in
     reasonable time, ISMM 2013; degrees of freedom of a sum of variances, Satterthwaite, Biometrics
-    Bulletin 2 (1946) 110.
+    Bulletin 2 (1946) 110; of a difference, Welch, The generalization of Student's problem when
+    several different population variances are involved, Biometrika 34 (1947) 28.
     """
-    below, above, degrees = _within(baseline, candidate)
+    squares = 0.0
+    variance = 0.0
+    deviates = []
+    for side in (baseline, candidate):
+        deviates.append(student_t(side.degrees))
+        own = ((side.below + side.above) / 2 / deviates[-1]) ** 2
+        variance += own
+        squares += own**2 / side.degrees
+    # Without scatter, any degrees of freedom will do.
+    degrees = baseline.degrees + candidate.degrees
+    if squares:
+        degrees = max(1.0, variance**2 / squares)
+    first, second = (student_t(degrees) / deviate for deviate in deviates)
+    below = math.hypot(second * candidate.below, first * baseline.above)
+    above = math.hypot(second * candidate.above, first * baseline.below)
     between = spread.half_width if spread else 0.0
     if spread and between:
         half = (below + above) / 2
@@ -484,28 +494,3 @@ def compare_sides(
     if samples < MIN_FOR_CORRELATION and compared.verdict != UNSURE:
         return compared.unsure(f", but {samples} samples are too few to estimate their correlation")
     return compared
-
-
-def _within(baseline: SideMean, candidate: SideMean) -> tuple[float, float, float]:
-    """Return the distances of the interval's ends from the scatter within the windows, and its
-    degrees of freedom.
-
-    Source: the degrees of freedom of a difference, Welch, The generalization of Student's problem
-    when several different population variances are involved, Biometrika 34 (1947) 28.
-    """
-    sides = (baseline, candidate)
-    deviates = [student_t(side.degrees) for side in sides]
-    variances = [
-        ((side.below + side.above) / 2 / deviate) ** 2
-        for side, deviate in zip(sides, deviates, strict=True)
-    ]
-    squares = math.fsum(
-        variance**2 / side.degrees for variance, side in zip(variances, sides, strict=True)
-    )
-    # Without scatter, any degrees of freedom will do.
-    degrees = (
-        max(1.0, sum(variances) ** 2 / squares) if squares else baseline.degrees + candidate.degrees
-    )
-    first, second = (student_t(degrees) / deviate for deviate in deviates)
-    below = math.hypot(second * candidate.below, first * baseline.above)
-    return below, math.hypot(second * candidate.above, first * baseline.below), degrees

@@ -150,11 +150,16 @@ def given_spread(share: float) -> Spread:
     return Spread(math.log1p(share) / (student_t(CERTAIN) * math.sqrt(2)), CERTAIN, GIVEN)
 
 
-def spread_of_visits(before: Sequence[float], after: Sequence[float]) -> Spread | None:
-    """Return the spread of the means of two rows, given the logarithms of their visits; None
-    without repeats.
+def spread_of_visits(
+    before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]
+) -> Spread | None:
+    """Return the spread of the means of two rows, given the times of each visit; None if each has
+    one visit.
     """
-    squares, degrees = Repeats.of([before, after])
+    logs = []
+    for visits in (before, after):
+        logs.append([math.log(median(times_s)) for times_s in visits])
+    squares, degrees = Repeats.of(logs)
     mean_of = (1 / len(before) + 1 / len(after)) / 2
     return Spread(math.sqrt(squares / degrees * mean_of), degrees, VISITS) if degrees else None
 

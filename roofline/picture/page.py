@@ -17,7 +17,7 @@ from msgspec.json import decode
 
 from results.compare.comparison import compare, nothing_common
 from results.compare.output import describe as describe_row
-from results.compare.output import foremost, headline, json_row
+from results.compare.output import foremost, headlines, json_row
 from results.compare.sides import CompareOptions
 from results.record import Object
 from results.show.grid import Row, texts_of
@@ -197,7 +197,7 @@ def _compared(first: Run, other: Run | None) -> Object:
     chosen = {id(row) for row in foremost(compared, MAX_ROWS)}
     rows = [json_row(row) for row in compared.rows if id(row) in chosen]
     return known | {
-        "headline": headline(compared),
+        "headline": headlines(compared)[0],
         "rows": rows,
         "left_out": len(compared.rows) - len(rows),
         "unmatched": list(map(describe_row, compared.unmatched[:MAX_ROWS])),

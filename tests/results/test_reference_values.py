@@ -183,7 +183,8 @@ def test_spread_of_visits_is_the_pooled_variance():
     before = [0.00, 0.02, -0.01, 0.04]
     after = [0.11, 0.08, 0.10]
     interval = stats.ttest_ind(after, before).confidence_interval(0.99)
-    spread = spread_of_visits(before, after)
+    visits = [[[math.exp(log)] for log in logs] for logs in (before, after)]
+    spread = spread_of_visits(*visits)
     assert spread.half_width == pytest.approx((interval.high - interval.low) / 2)
     assert spread.degrees == 5
     assert spread.share == pytest.approx(math.exp(spread.half_width) - 1)

@@ -52,7 +52,7 @@ CONCEPTS = {
             "results/compare/comparison.py": (
                 "cycles_verdict compare compare_live compare_apart _compare_interleaved"
             ),
-            "results/compare/earlier.py": ("code_of is_same_code SavedRuns between_visits"),
+            "results/compare/earlier.py": ("code_of is_same_code SavedRuns"),
             "results/compare/flags.py": "",
             "results/compare/output.py": "exit_code",
             "results/compare/sides.py": "Side",
