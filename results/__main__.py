@@ -112,7 +112,7 @@ def _add_options(name: str, parser: Parser) -> Command:
     if name == "history":
         from results import history
 
-        history.add_options(parser, RUN_HELP)
+        history.add_options(parser)
         return history.run
     if name == "list":
         add_selection(parser, "list only runs")

@@ -1,5 +1,5 @@
-"""python -m results history: one case over all runs by date, each compared with the previous or a
-chosen run, or with the median of several.
+"""python -m results history: one case over all runs by date, each compared with the previous one or
+with the median of several.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ from results.stats.comparison import (
 )
 from results.stats.spread import MEDIAN_EFFICIENCY
 from results.store.runfile import Run, RunFileError, StoreError, load_run
-from results.store.runs import RunSummary, Selection, add_selection, find_run, list_runs, unix_time
+from results.store.runs import Selection, add_selection, list_runs, unix_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,16 +49,15 @@ which ignores comments): the time may have changed because the op did.
 
 examples:
   python -m results history --op gelu --dtype bf16 --case 67108864 --provider triton-v3
-  python -m results history --op gelu --dtype bf16 --case 67108864 --against 20261101T09
   python -m results history --op gelu --dtype bf16 --case 67108864 --window 20  # finds slow drift
   python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu -o mfu.png
 """
 
 METHOD = (
-    "a run is a change if it is FASTER or SLOWER than its baseline (the previous run, the one of "
-    "--against, or the median of the last --window runs): the 95 % interval of "
-    "the ratio of their times is beyond the margin; if nothing differs, the chance that a history "
-    "has any change is at most 1 % (Holm's correction)"
+    "a run is a change if it is FASTER or SLOWER than its baseline (the previous run, or the "
+    "median of the last --window runs): the 95 % interval of the ratio of their times is beyond "
+    "the margin; if nothing differs, the chance that a history has any change is at most 1 % "
+    "(Holm's correction)"
 )
 
 CASE = ("op", "dtype", "case", "options", "fill", "cache")
@@ -76,22 +75,17 @@ Series = Object
 """JSON object of one case by one provider on one host; `points` has its runs by date."""
 
 
-def add_options(parser: Parser, run_help: str) -> None:
+def add_options(parser: Parser) -> None:
     parser.epilog = EPILOG
     add_selection(parser, "show only runs")
-    bases = parser.add_mutually_exclusive_group()
-    bases.add_argument(
-        "--against",
-        metavar="RUN",
-        help=f"compare each run with this one, not with the last: {run_help}",
-    )
     text = (
         "compare each run with the median of the N runs before it, not with the last, so that a "
         "drift of 0.5 %% a commit is found; needs no repeated runs: what most runs differ by from "
         "the one before is the spread"
     )
     whole = f"a whole number from 2 to {MAX_WINDOW}"
-    bases.add_argument("--window", metavar="N", type=number(2, MAX_WINDOW, whole, int), help=text)
+    parse = number(2, MAX_WINDOW, whole, int)
+    parser.add_argument("--window", metavar="N", type=parse, default=1, help=text)
     text = "what the table and the picture show; verdicts are on times (default: time)"
     parser.add_argument("--metric", choices=METRICS, default="time", help=text)
     text = MARGIN_HELP.replace("%", "%%")
@@ -110,13 +104,18 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     runs = [run for run in runs if run.error or selection.fits_run(run)]
     if not runs:
         raise StoreError(f"no run in {directory} matches: python -m bench.matmul makes one")
-    loaded, notes = _read(runs)
-    chosen = load_run(find_run(options.against, directory)) if options.against is not None else None
-    read = [*loaded, chosen] if chosen else loaded
+    loaded: list[Run] = []
+    notes: list[str] = []
+    for summary in sorted(runs, key=lambda run: (run.started_s, run.run_id)):
+        try:
+            loaded.append(load_run(summary.path))
+            notes += loaded[-1].notes
+        except RunFileError as error:
+            notes.append(f"left out: {error}")
     try:
-        series = history(loaded, chosen, selection, options.margin, options.metric, options.window)
+        series = history(loaded, selection, options.margin, options.metric, options.window)
     except CompareError as error:
-        raise with_problem(error, read) from None
+        raise with_problem(error, loaded) from None
     if options.output is not None:
         with busy("drawing"):
             save_picture(draw(series, options.theme), options.output)
@@ -127,32 +126,18 @@ def run(options: argparse.Namespace, directory: Path) -> int:
         title=_heading(series),
         document=lambda: {"method": METHOD, "series": series},
     )
-    return finish(table.render(options.format), read, notes, picture=options.output)
-
-
-def _read(runs: Iterable[RunSummary]) -> tuple[list[Run], list[str]]:
-    loaded: list[Run] = []
-    notes: list[str] = []
-    for summary in sorted(runs, key=lambda run: (run.started_s, run.run_id)):
-        try:
-            loaded.append(load_run(summary.path))
-            notes += loaded[-1].notes
-        except RunFileError as error:
-            notes.append(f"left out: {error}")
-    return loaded, notes
+    return finish(table.render(options.format), loaded, notes, picture=options.output)
 
 
 def history(
     runs: Sequence[Run],
-    chosen: Run | None,
     selection: Selection,
     margin: float,
     metric: str = "time",
-    window: int | None = None,
+    window: int = 1,
 ) -> list[Series]:
     """Return the history of one case, a series for each provider and host; each run is compared
-    with the one before it, with `chosen` if given, or with the median of the `window` runs before
-    it.
+    with the median of the `window` runs before it.
 
     A run without a host name counts as one of the host of the run before it.
 
@@ -168,32 +153,28 @@ def history(
         for key, side in sides_of_run(run).items():
             by_row.setdefault((key, host), []).append(side)
     _check_one_case([key for key, _ in by_row])
-    chosen_sides = sides_of_run(selection.records_of(chosen)) if chosen else {}
-    if chosen and chosen_sides.keys().isdisjoint(key for key, _ in by_row):
-        raise CompareError(f"--against: {chosen.path} has no successful record of this case")
-    all_sides = [*chosen_sides.values(), *chain.from_iterable(by_row.values())]
+    all_sides = chain.from_iterable(by_row.values())
     devices = list(dict.fromkeys(side.environment.device["slug"] for side in all_sides))
     if len(devices) > 1:
         raise CompareError(
             f"the runs are of {len(devices)} machines: {', '.join(devices)}; choose one with "
             f"--machine"
         )
-    saved = SavedRuns([*runs, chosen] if chosen else runs)
+    saved = SavedRuns(runs)
     bases: dict[Side, Side] = {}
-    for (key, host), sides in by_row.items():
-        if window:
+    for sides in by_row.values():
+        if window > 1:
             saved.count_steps(sides)
-        bases |= _bases(sides, host, chosen, chosen_sides.get(key), window)
+        for end in range(1, len(sides)):
+            bases[sides[end]] = _median_of(sides[max(0, end - window) : end])
     rows = [
         compare_apart(side.records[0].row, base, side, margin, saved).compared
         for side, base in bases.items()
     ]
     compared = dict(zip(bases, with_holm(rows), strict=True))
     against = {"base": "last"}
-    if window:
+    if window > 1:
         against = {"base": "window", "against": f"the median of the last {count(window, 'run')}"}
-    elif chosen:
-        against = {"base": "chosen", "against": chosen.environment.run_id}
     series: list[Series] = []
     for (key, host), sides in by_row.items():
         case: Series = {name: getattr(key, name) for name in CASE}
@@ -214,22 +195,6 @@ def history(
             points.append(point)
         series.append(case | {"points": points})
     return series
-
-
-def _bases(
-    sides: Sequence[Side], host: str, chosen: Run | None, base: Side | None, window: int | None
-) -> dict[Side, Side]:
-    """Return what each run of a series is compared with; `base` is the row of `chosen`."""
-    if window:
-        earlier = [sides[max(0, end - window) : end] for end in range(1, len(sides))]
-        return dict(zip(sides[1:], map(_median_of, earlier), strict=True))
-    if chosen is None:
-        return {side: last for last, side in pairwise(sides)}
-    if base is None or len({_host(chosen), host} - {""}) > 1:
-        return {}
-    run_id = chosen.environment.run_id
-    others = [side for side in sides if side.environment.run_id != run_id]
-    return dict.fromkeys(others, base)
 
 
 def _median_of(sides: Sequence[Side]) -> Side:
