@@ -146,19 +146,15 @@ def _ran(record: Record) -> list[str]:
     for kernel in record.launched_kernels:
         count = kernel.get("count")
         launches += count if isinstance(count, int) else 0
-        lines.append(_kernel_line(kernel))
+        words = [one_line(str(kernel.get("name")), 100)]
+        for key in ("grid", "block", "registers", "shared_bytes"):
+            value = kernel.get(key)
+            if value is not None:
+                text = "x".join(map(str, value)) if isinstance(value, list | tuple) else value
+                words.append(f"{key.replace('_', ' ')} {text}")
+        lines.append(printable(f"    {count} x {', '.join(words)}"))
     kernels = "1 kernel takes" if launches == 1 else f"{launches} kernels take"
     return [f"{each}; its {kernels} {duration(record.kernel_s)}:", *lines]
-
-
-def _kernel_line(kernel: Object) -> str:
-    words = [one_line(str(kernel.get("name")), 100)]
-    for key in ("grid", "block", "registers", "shared_bytes"):
-        value = kernel.get(key)
-        if value is not None:
-            text = "x".join(map(str, value)) if isinstance(value, list | tuple) else value
-            words.append(f"{key.replace('_', ' ')} {text}")
-    return printable(f"    {kernel.get('count')} x {', '.join(words)}")
 
 
 def print_header(environment: Environment, records: Iterable[Record], console: Console) -> None:

@@ -75,28 +75,30 @@ def list_runs(directory: Path | None = None, counts_records: bool = True) -> lis
         pass
     except OSError as error:
         raise StoreError(f"cannot read the runs in {directory}: {reason_of(error)}") from None
-    files = [path for path in paths if path.suffix == SUFFIX and not path.is_dir()]
-    summaries = [_summary(path, counts_records) for path in files]
+    summaries = []
+    for path in paths:
+        if path.suffix != SUFFIX or path.is_dir():
+            continue
+        match = RUN_ID.fullmatch(path.stem)
+        op = match[2] if match else None
+        try:
+            environment, records = read_head(path, counts_records)
+        except RunFileError as error:
+            summaries.append(RunSummary(path, path.stem, op=op, error=str(error)))
+            continue
+        summaries.append(
+            RunSummary(
+                path=path,
+                run_id=environment.run_id,
+                started_at=environment.started_at,
+                device_slug=environment.device["slug"],
+                op=op,
+                records=records,
+                command=shlex.join(environment.argv),
+                started_s=unix_time(environment.started_at),
+            )
+        )
     return sorted(summaries, key=lambda run: (run.started_s, run.run_id), reverse=True)
-
-
-def _summary(path: Path, counts_records: bool) -> RunSummary:
-    match = RUN_ID.fullmatch(path.stem)
-    op = match[2] if match else None
-    try:
-        environment, records = read_head(path, counts_records)
-    except RunFileError as error:
-        return RunSummary(path, path.stem, op=op, error=str(error))
-    return RunSummary(
-        path=path,
-        run_id=environment.run_id,
-        started_at=environment.started_at,
-        device_slug=environment.device["slug"],
-        op=op,
-        records=records,
-        command=shlex.join(environment.argv),
-        started_s=unix_time(environment.started_at),
-    )
 
 
 def unix_time(text: str) -> float:
@@ -154,6 +156,10 @@ def find_run(
     raise StoreError(f"no run '{name}' in {directory}; python -m results list shows all")
 
 
+def _names(run: RunSummary) -> tuple[str, ...]:
+    return (run.run_id, run.path.stem, run.path.name, run.run_id.rpartition("-")[2])
+
+
 def _latest(
     runs: list[RunSummary],
     directory: Path,
@@ -178,10 +184,6 @@ def revision_text(git: Object | None) -> str | None:
         return None
     revision = str(git["sha"])[:10]
     return f"{revision}-dirty" if git.get("dirty") else revision
-
-
-def _names(run: RunSummary) -> tuple[str, ...]:
-    return (run.run_id, run.path.stem, run.path.name, run.run_id.rpartition("-")[2])
 
 
 SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
