@@ -5,7 +5,7 @@ with the median of several.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -34,7 +34,6 @@ from results.stats.comparison import (
     SLOWER,
     TOO_NOISY,
     UNSURE,
-    Comparison,
     with_holm,
 )
 from results.stats.spread import MEDIAN_EFFICIENCY
@@ -119,9 +118,16 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     if options.output is not None:
         with busy("drawing"):
             save_picture(draw(series, options.theme), options.output)
+    rows: list[Object] = []
+    cells: list[Cells] = []
+    for name, case in zip(_names(series), series, strict=True):
+        names = ("op", "dtype", "case", "provider", "host", "metric")
+        shared = {name: case[name] for name in names}
+        rows += [shared | flat(point) for point in case["points"]]
+        cells += [_cells(point, name, case) for point in case["points"]]
     table = Table(
-        rows=lambda: _flat_rows(series),
-        cells=lambda: _rows(series),
+        rows=lambda: rows,
+        cells=lambda: cells,
         notes_title="flags",
         title=_heading(series),
         document=lambda: {"method": METHOD, "series": series},
@@ -186,12 +192,32 @@ def history(
             hashes = definitions(side.records)
             is_redefined = bool(hashes) and hashes != [last] and (bool(last) or len(hashes) > 1)
             last = hashes[-1] if hashes else last
-            point = _point(side, against["base"], compared.get(side), is_redefined)
-            point["is_same_code"] = side in bases and is_same_code(bases[side], side)
-            if metric == "mfu":
-                point |= {"value": side.mfu, "ci95": side.mfu_ci95}
-            if point["value"] is None:
+            first = side.records[0]
+            change = compared.get(side)
+            ends_s = first.ci95_s if len(side.records) == 1 else None
+            value = side.mfu if metric == "mfu" else side.time_s
+            if value is None:
                 raise CompareError(f"the MFU is unknown: no peak of {devices[0]} in {key.dtype}")
+            point = {
+                "run_id": side.environment.run_id,
+                "started_at": side.environment.started_at,
+                "revision": revision_of(first, side.environment),
+                "source_sha256": first.source_sha256,
+                "op_sha256": first.op_sha256,
+                "path": side.label,
+                "median_s": side.time_s,
+                "ci95_s": ends_s,
+                "value": value,
+                "ci95": side.mfu_ci95 if metric == "mfu" else ends_s,
+                f"ratio_to_{against['base']}": change and change.ratio,
+                "ratio_ci95": change and change.interval,
+                "verdict": change and change.verdict,
+                "reason": change and change.reason,
+                "flags": list(side.flags),
+                "is_change": change is not None and change.verdict in (FASTER, SLOWER),
+                "is_redefined": is_redefined,
+                "is_same_code": side in bases and is_same_code(bases[side], side),
+            }
             points.append(point)
         series.append(case | {"points": points})
     return series
@@ -221,47 +247,6 @@ def _check_one_case(keys: Sequence[RowKey]) -> None:
                 f"a history shows one case, but {len(values)} values of --{name} match, such as "
                 f"{shown}; choose one"
             )
-
-
-def _point(side: Side, base: str, compared: Comparison | None, is_redefined: bool) -> Object:
-    first = side.records[0]
-    ends_s = first.ci95_s if len(side.records) == 1 else None
-    return {
-        "run_id": side.environment.run_id,
-        "started_at": side.environment.started_at,
-        "revision": revision_of(first, side.environment),
-        "source_sha256": first.source_sha256,
-        "op_sha256": first.op_sha256,
-        "path": side.label,
-        "median_s": side.time_s,
-        "ci95_s": ends_s,
-        "value": side.time_s,
-        "ci95": ends_s,
-        f"ratio_to_{base}": compared and compared.ratio,
-        "ratio_ci95": compared and compared.interval,
-        "verdict": compared and compared.verdict,
-        "reason": compared and compared.reason,
-        "flags": list(side.flags),
-        "is_change": compared is not None and compared.verdict in (FASTER, SLOWER),
-        "is_redefined": is_redefined,
-    }
-
-
-def _flat_rows(series: Iterable[Series]) -> list[Object]:
-    rows = []
-    for case in series:
-        names = ("op", "dtype", "case", "provider", "host", "metric")
-        shared = {name: case[name] for name in names}
-        rows += [shared | flat(point) for point in case["points"]]
-    return rows
-
-
-def _rows(series: Sequence[Series]) -> list[Cells]:
-    rows = []
-    for name, case in zip(_names(series), series, strict=True):
-        for point in case["points"]:
-            rows.append(_cells(point, name, case))
-    return rows
 
 
 def _cells(point: Object, provider: str, case: Series) -> Cells:
