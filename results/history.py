@@ -103,7 +103,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     runs = [run for run in runs if run.error or selection.fits_run(run)]
     if not runs:
         raise StoreError(f"no run in {directory} matches: python -m bench.matmul makes one")
-    loaded: list[Run] = []
+    loaded = []
     notes: list[str] = []
     for summary in sorted(runs, key=lambda run: (run.started_s, run.run_id)):
         try:
@@ -118,8 +118,8 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     if options.output is not None:
         with busy("drawing"):
             save_picture(draw(series, options.theme), options.output)
-    rows: list[Object] = []
-    cells: list[Cells] = []
+    rows = []
+    cells = []
     for name, case in zip(_names(series), series, strict=True):
         names = ("op", "dtype", "case", "provider", "host", "metric")
         shared = {name: case[name] for name in names}
@@ -167,7 +167,7 @@ def history(
             f"--machine"
         )
     saved = SavedRuns(runs)
-    bases: dict[Side, Side] = {}
+    bases = {}
     for sides in by_row.values():
         if window > 1:
             saved.count_steps(sides)
@@ -181,13 +181,13 @@ def history(
     against = {"base": "last"}
     if window > 1:
         against = {"base": "window", "against": f"the median of the last {count(window, 'run')}"}
-    series: list[Series] = []
+    series = []
     for (key, host), sides in by_row.items():
-        case: Series = {name: getattr(key, name) for name in CASE}
+        case = {name: getattr(key, name) for name in CASE}
         case |= {"provider": key.provider, "device": devices[0], "host": host, "metric": metric}
         case |= against
         points = []
-        last: str | None = None
+        last = None
         for side in sides:
             hashes = definitions(side.records)
             is_redefined = bool(hashes) and hashes != [last] and (bool(last) or len(hashes) > 1)
@@ -316,7 +316,7 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
 
     from results.show import picture
 
-    points: list[Object] = []
+    points = []
     for case in series:
         points += case["points"]
     runs = {point["run_id"]: point for point in points}

@@ -162,7 +162,7 @@ def compare(
     saved = None
     if not is_one_run and drift is None:
         saved = SavedRuns(runs_beside([first, other]))
-    rows: list[ComparedRow] = []
+    rows = []
     for pair in pairs:
         # Only records of one run can have been interleaved.
         shared = shared_rounds(pair.baseline, pair.candidate) if is_one_run else None

@@ -84,7 +84,7 @@ def exit_code(compared: Compared, fail_on: str) -> int:
 def summary(compared: Compared, fail_on: str) -> Object:
     means = geomeans(compared)
     only = means[0] if len(means) == 1 else {"ratio": None, "ci95": None}
-    drift: Object | None = None
+    drift = None
     spread = widest(row.spread for row in compared.rows)
     if spread:
         drift = {"share": spread.share, "source": spread.source}
@@ -157,7 +157,7 @@ def json_row(row: ComparedRow) -> Object:
     ends = list(row.ci95) if row.ci95 else None
     before = row.baseline
     share, limit = before.of_ceiling or (None, None)
-    known: Object = {name: getattr(row.key, name) for name in KEY}
+    known = {name: getattr(row.key, name) for name in KEY}
     known |= {
         "baseline": before.label,
         "candidate": row.candidate.label,

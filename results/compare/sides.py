@@ -127,7 +127,7 @@ class Side:
         times = side_of(windows)
         clocks_hz: list[Any] = [record.telemetry.get("sm_clock_hz") for record in records]
         score = judge(records[0], environment.machine)
-        rates: dict[str, float | None] = {}
+        rates = {}
         for key in ("bytes_per_s", "mfu", "roofline_pct"):
             value = getattr(score, key)
             rates[key] = value * records[0].median_s / time_s if value else None
@@ -328,7 +328,7 @@ def match(
     anyone: Object = {} if with_provider else {"provider": None}
     usable: dict[str, dict[tuple[RowKey, str], list[Record]]] = {"baseline": {}, "candidate": {}}
     unmatched = []
-    right: set[RowKey] = set()  # cases with a result in the baseline
+    right = set()  # cases with a result in the baseline
     for side, records in (("baseline", baseline), ("candidate", candidate)):
         wrong = {}
         rows = []

@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Sequence
 
 from results.export.rows import Row
-from results.record import Object
 from results.store.runfile import Run
 
 
@@ -19,7 +18,7 @@ def render(run: Run, rows: Sequence[Row]) -> str:
     source = f"run: {run.environment.run_id}\ncommand: {shlex.join(run.environment.argv)}"
     entries = []
     for row in rows:
-        entry: Object = {"name": row.name, "unit": "ns", "value": 1e9 * row.median_s}
+        entry = {"name": row.name, "unit": "ns", "value": 1e9 * row.median_s}
         lines = [f"samples: {len(row.record.samples_s)}"]
         if row.record.ci95_s:
             low_ns, high_ns = (1e9 * end_s for end_s in row.record.ci95_s)

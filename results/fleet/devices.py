@@ -175,7 +175,7 @@ def read_fleet(
     read = _read(directories, notes)
     after_s = max((device.started_s for device in read), default=0.0) - DAY_S
     last = {device.identity: device for device in read if device.started_s >= after_s}
-    by_slot: dict[tuple[Any, ...], Device] = {}
+    by_slot = {}
     for device in sorted(last.values(), key=AGE):
         rank = device.fleet
         has_peers = (rank.world_size or 1) > 1  # without a launcher, every device is rank 0 of 1
@@ -187,7 +187,7 @@ def read_fleet(
             f"older or duplicate files: {len(read) - len(newest)}; the newest of each rank in the "
             f"last day is judged"
         )
-    earlier: Earlier = defaultdict(list)
+    earlier = defaultdict(list)
     run_ids = {device.run_id for device in newest}
     for device in sorted([*read, *_read(history, notes)], key=AGE):
         if device.run_id not in run_ids:  # a copied file is not a second measurement
@@ -198,7 +198,7 @@ def read_fleet(
 
 def _read(paths: Iterable[Path], notes: list[str]) -> list[Device]:
     """Return the devices of files and directories, oldest first."""
-    devices: list[Device] = []
+    devices = []
     for path in paths:
         files = [path]
         if not path.is_file():

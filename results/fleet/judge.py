@@ -133,7 +133,7 @@ def _tables(devices: Mapping[int, Device]) -> Tables:
     for index, device in devices.items():
         for (metric, phase), reading in device.readings.items():
             readings[device.group, metric, phase][index] = reading
-    tables: Tables = {}
+    tables = {}
     for key in sorted(readings, key=str):
         known = readings[key]
         middle = middle_of(list(known.values()))
@@ -143,7 +143,7 @@ def _tables(devices: Mapping[int, Device]) -> Tables:
 
 def _medians(facts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Return the median of each fact over the devices that have it, the lower one of two."""
-    known: dict[str, list[float]] = defaultdict(list)
+    known = defaultdict(list)
     for own in facts:
         for name, value in own.items():
             known[name].append(value)
@@ -165,8 +165,8 @@ def _found(
     """
     from scipy.stats import false_discovery_control
 
-    p_values: dict[tuple[Any, ...], list[float]] = defaultdict(list)
-    peers: dict[tuple[Any, ...], int] = {}
+    p_values = defaultdict(list)
+    peers = {}
     for (group, metric, _), rows in tables.items():
         raw = {name: row.rate for name, row in rows.items()}
         per_clock = {name: row.per_clock for name, row in rows.items() if row.per_clock is not None}
@@ -183,8 +183,8 @@ def _found(
                 p_values[test].append(p_value)
                 peers[test] = len(values)
     in_one = [min(1.0, len(values) * min(values)) for values in p_values.values()]
-    slow: Found = defaultdict(set)
-    suspect: Found = defaultdict(set)
+    slow = defaultdict(set)
+    suspect = defaultdict(set)
     for test, p_value in zip(p_values, false_discovery_control(in_one), strict=True):
         _, metric, _, name = test
         if p_value <= LIMITS["false_discovery_rate"]:
@@ -200,7 +200,7 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> list[Finding]:
     Devices are compared relative to a slow node.
     """
     findings = [Finding(device, device.fleet.node) for device in devices]
-    groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    groups = defaultdict(list)
     for index, device in enumerate(devices):
         if device.readings:
             groups[device.group].append(index)

@@ -93,7 +93,7 @@ def columns_of(rows: Sequence[Cells]) -> list[Column]:
 
     A title that earlier rows lack follows the one that precedes it in its row.
     """
-    layouts: Cells = {}
+    layouts = {}
     titles: list[str] = []
     for row in rows:
         place = 0
@@ -263,7 +263,7 @@ def _print_rows(
     def add_line(text: str, style: str) -> None:
         segments.extend([Segment(text, console.get_style(style)), Segment.line()])
 
-    segments: list[Segment] = []
+    segments = []
     titles, *rows = zip(*(column.padded for column in columns), strict=True)
     add_line(GAP.join(titles).rstrip(), "bold")
     if console.width < WIDE:

@@ -125,7 +125,7 @@ def add(
     for key in only or known:
         option = known[key]
         flags = option.spellings
-        told: dict[str, Any] = {"default": option.default}
+        told = {"default": option.default}
         if flags[0].startswith("-"):
             told["dest"] = key
         if option.is_flag:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from results.show.terminal import THEMES, one_line
 
@@ -254,7 +254,7 @@ def save_picture(figure: Figure, path: Path) -> None:
 
     check_picture(path)
     form = path.suffix.lower()
-    undated: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(form, {})
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(form, {})
     content = io.BytesIO()
     with own_style():
         figure.savefig(content, format=form[1:], dpi=PNG_DPI, metadata=undated)

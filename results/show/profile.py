@@ -159,7 +159,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
     machine = environment.machine
     bounds: defaultdict[str | None, float] = defaultdict(float)
     totals.idle = None if environment.device["type"] == "cpu" else 0.0
-    products_s: list[float | None] = []
+    products_s = []
     """Seconds of the products of each row at the peak of its dtype."""
     for record, score in scored(environment, records):
         details = op_of(record)
@@ -536,7 +536,7 @@ class Group:
 
     def row(self, by: str, name: str) -> Object:
         """Return the group as a row; its rates are those of the counted part of the time."""
-        row: Object = {
+        row = {
             by: name,
             "calls": self.calls,
             "time_s": self.time_s,

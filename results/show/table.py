@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from results.record import Environment, Object, Record, Score, name_of, text_of
+from results.record import Environment, Record, Score, name_of, text_of
 from results.show.grid import (
     Cell,
     Cells,
@@ -83,7 +83,7 @@ def render_table(
     """Print a run: the machine and its ceilings, a row for each measurement, then rows without one
     and the reason.
     """
-    measured: list[tuple[Record, Object]] = []
+    measured = []
     others = []
     records = list(records)
     for record, score in judged(environment, records):

@@ -66,7 +66,7 @@ def list_runs(directory: Path | None = None, counts_records: bool = True) -> lis
     Counting the records reads the whole files.
     """
     directory = directory or runs_directory()
-    paths: list[Path] = []
+    paths = []
     try:
         paths += sorted(directory.iterdir())
         for folder in filter(Path.is_dir, list(paths)):
