@@ -14,9 +14,9 @@ from bench.harness.cli.arguments import Request, UsageError, chosen_ops
 from bench.harness.op import Families, Option
 from bench.harness.op_file import options_of
 from bench.harness.settings import Argv, Settings
-from results.show.options import WHAT, Parameter, add, given, number, parameters
+from results.show.options import WHAT, Parameter, add, given, margin, number, parameters
 from results.show.terminal import ADVANCED, INTERRUPTED, USAGE, Parser, print_out, say
-from results.stats.comparison import DEFAULT_MARGIN, MARGIN, MAX_ROUNDS, MIN_PAIRS
+from results.stats.comparison import DEFAULT_MARGIN, MARGIN_HELP, MAX_ROUNDS, MIN_PAIRS
 
 if TYPE_CHECKING:
     from bench.comparing.turns import ComparePolicy
@@ -97,7 +97,7 @@ class Options(Request):
         WHAT,
         "NAME",
     ] = None
-    margin: Annotated[float, replace(MARGIN, group=ADVANCED)] = DEFAULT_MARGIN
+    margin: Annotated[float, MARGIN_HELP, margin, ADVANCED, "FRACTION"] = DEFAULT_MARGIN
     rounds: Annotated[
         int | None,
         "run exactly N rounds, and check the verdicts once at the end",

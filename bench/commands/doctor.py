@@ -24,8 +24,7 @@ from results.show.grid import Table
 from results.show.options import add, given, number, parameters
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
 from results.show.units import duration, percent, quantity
-from results.stats.comparison import DEFAULT_MARGIN, SAME
-from results.stats.verdict import smallest_detectable_change
+from results.stats.comparison import DEFAULT_MARGIN, SAME, smallest_detectable_change
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device

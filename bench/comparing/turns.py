@@ -36,9 +36,9 @@ from results.stats.comparison import (
     SLOWER,
     VERDICT_ERROR,
     Comparison,
+    judge_rounds,
 )
 from results.stats.samples import drift, half_width, median_ci95, two_modes
-from results.stats.verdict import judge_rounds
 
 SLOT_S = {"cpu": 0.0, "cuda": 0.025, "rocm": 0.025}
 """Length of a turn, seconds. On a GPU it is long enough for the clock frequency to follow the work.

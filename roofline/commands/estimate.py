@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Table
-from results.show.options import add, add_format
-from results.show.picture import add_picture, save_picture
-from results.show.terminal import OK, Parser, busy, print_out
+from results.show.options import add
+from results.show.picture import save_picture
+from results.show.terminal import OK, Parser, add_format, add_picture, busy, print_out
 from roofline.estimate import QUESTIONS
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from results.record import Object
 from results.show.grid import Cell, Cells, Table, print_cells, print_lines
-from results.show.options import add_format
-from results.show.terminal import OK, Parser, print_out, say
+from results.show.terminal import OK, Parser, add_format, print_out, say
 from roofline.gpu_file import KEYS_TABLE
 from roofline.gpu_table import (
     clock_limited_flops_per_s,

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from results.record import Object
 from results.show.facts import facts_of
 from results.show.grid import Cell, Row, Table, print_cells, print_lines
-from results.show.options import add_format
-from results.show.terminal import OK, Parser, print_out
+from results.show.terminal import OK, Parser, add_format, print_out
 
 if TYPE_CHECKING:
     from rich.console import Console

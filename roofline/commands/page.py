@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from results.compare.selection import LATEST, Selection, add_selection
 from results.show.terminal import Parser, busy, one_line, print_out
 from results.store.runfile import write_output
+from results.store.runs import LATEST, Selection, add_selection
 from roofline.commands.plot import add_sources, default_dtypes, dtypes_of, load_sources
 from roofline.picture.build import build_scene
 from roofline.picture.scene import PlotError

@@ -10,20 +10,21 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from results.compare.selection import LATEST, Selection, add_selection, names
-from results.show.picture import add_picture, save_picture
+from results.show.picture import save_picture
 from results.show.spelling import did_you_mean
 from results.show.terminal import (
     ADVANCED,
     OK,
     USAGE,
     Parser,
+    add_picture,
     busy,
     print_out,
     say,
     stdout,
 )
 from results.store.runfile import Run
+from results.store.runs import LATEST, Selection, add_selection, names
 from roofline.gpu_table import find_gpu
 from roofline.machine import Machine
 from roofline.picture.build import build_scene

@@ -14,12 +14,12 @@ from functools import cache, partial, wraps
 from inspect import signature
 from typing import Annotated, Any, ParamSpec, cast
 
-from results.compare.selection import SinceError
 from results.show import options
 from results.show.facts import facts_beside
 from results.show.options import Parameter
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import ADVANCED, one_line
+from results.store.runs import SinceError
 from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.estimate.answer import Answer, Row
 from roofline.gpu_table import find_gpu, load_gpus

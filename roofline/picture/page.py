@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from results.compare.comparison import compare, nothing_common
 from results.compare.output import describe as describe_row
-from results.compare.output import foremost, headline, json_row
-from results.compare.selection import Selection
+from results.compare.output import foremost, headlines, json_row
 from results.compare.sides import CompareOptions
 from results.record import Object
 from results.show.grid import Row, texts_of
@@ -25,6 +24,7 @@ from results.show.terminal import install_command, one_line
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from results.stats.comparison import TOO_NOISY
 from results.store.runfile import Run, StoreError, load_run
+from results.store.runs import Selection
 from roofline.picture.interactive import MAX_BARS, modules_figure, roofline_figure
 from roofline.picture.scene import Measured, PlotError, Scene
 from roofline.picture.texts import caption, title_lines
@@ -189,7 +189,7 @@ def _compared(first: Run, other: Run | None) -> Object:
     chosen = {id(row) for row in foremost(compared, MAX_ROWS)}
     rows = [json_row(row) for row in compared.rows if id(row) in chosen]
     return known | {
-        "headline": headline(compared),
+        "headline": headlines(compared)[0],
         "rows": rows,
         "left_out": len(compared.rows) - len(rows),
         "unmatched": list(map(describe_row, compared.unmatched[:MAX_ROWS])),

@@ -16,9 +16,9 @@ import pytest
 from plot_scenes import BOTH, CPU, SCENES, elementwise, environment, matmul, on, saved
 from run_scenes import RUNS, decoding, one, profile_op, profiled, versions
 
-from results.compare.selection import EVERYTHING
 from results.show.terminal import install_command
 from results.store.runfile import load_run
+from results.store.runs import EVERYTHING
 from roofline.__main__ import main
 from roofline.gpu_table import find_gpu
 from roofline.machine import Ceiling, Machine

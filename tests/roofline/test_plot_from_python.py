@@ -19,7 +19,8 @@ from plot_scenes import (
 )
 
 import roofline
-from results.show.picture import THEMES, contrast_to_white, save_picture
+from results.show.picture import contrast_to_white, save_picture
+from results.show.terminal import THEMES
 from results.store.runfile import StoreError
 from roofline.__main__ import main
 from roofline.picture.figure import draw_roofline
