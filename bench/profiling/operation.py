@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from results.record import Fusion, Record
 from roofline.work import DTYPE_BITS, dtype_named
@@ -68,9 +68,9 @@ class Operation:
     """Whether it can share a kernel: elementwise, a lookup or a reduction."""
     ends_kernel: bool = False
     """Whether it is a reduction of columns or of everything."""
-    reads: dict[int, int] = field(default_factory=dict)
-    """Bytes read, by the number of the storage."""
-    writes: dict[int, int] = field(default_factory=dict)
+    reads: Mapping[Any, int] = field(default_factory=dict)
+    """Bytes read, by storage."""
+    writes: Mapping[Any, int] = field(default_factory=dict)
 
     @property
     def is_modelled(self) -> bool:
@@ -187,7 +187,7 @@ def chains_of(operations: Sequence[Operation]) -> list[tuple[list[Operation], in
     reads nor writes.
     """
     versions: list[Version] = []
-    current: dict[int, Version] = {}
+    current: dict[Any, Version] = {}
     first_of: list[int] = []
     """Index of the first operation of the chain that each operation belongs to."""
     chains: dict[int, list[Operation]] = {}

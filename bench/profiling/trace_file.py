@@ -510,9 +510,9 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
                 args.append(argument.value(expected))
         with warnings.catch_warnings(action="ignore"):
             result = None if is_data_dependent(func) else func(*args, **kwargs)
-            operation, _ = count(func, args, kwargs, result)
-            is_possible = operation.flops <= MAX_FLOPS
-            return operation if is_possible else unknown
+            operation = count(func, args, kwargs, result)
+        # Each call has tensors of its own here, so what it reads of others is not known.
+        return replace(operation, reads={}) if operation.flops <= MAX_FLOPS else unknown
     except (
         Exception
     ):  # of many classes: some operations need data, some traces are damaged or forged
