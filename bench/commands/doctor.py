@@ -22,7 +22,7 @@ from bench.harness.settings import Argv, Settings
 from bench.harness.timing.protocol import LIMITS
 from results.show.grid import Table
 from results.show.options import add, given, number, parameters
-from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
+from results.show.terminal import INTERRUPTED, Parser, print_out, printable
 from results.show.units import duration, percent, quantity
 from results.stats.comparison import DEFAULT_MARGIN, SAME
 from results.stats.verdict import smallest_detectable_change
@@ -51,8 +51,6 @@ BAD = "bad"
 """Status of a finding: as expected; worth knowing; measurements are wrong or too noisy until it is
 fixed.
 """
-
-COLORS = {OK: "green", NOTE: "yellow", BAD: "red"}
 
 BUDGET_S = 4.0
 
@@ -139,17 +137,14 @@ class Checkup:
 
     def add(self, new: Finding) -> None:
         self.findings.append(new)
-        self.print(f"{new.name}: {new.value}", f"{new.status:<6}", COLORS[new.status])
+        self.print(f"{new.status:<6}{new.name}: {new.value}")
         if new.advice:
             self.print(f"      {new.advice}")
 
-    def print(self, text: str, colored: str = "", color: str = "") -> None:
-        """Print a line with a colored beginning, unless stdout holds data."""
-        from rich.text import Text
-
-        line = Text.assemble((colored, color), printable(text))
+    def print(self, text: str) -> None:
+        """Print a line, unless stdout holds data."""
         if self.settings.format == "table":
-            print_out(drawn(lambda console: console.print(line, highlight=False, soft_wrap=True)))
+            print_out(f"{printable(text)}\n")
 
     def text(self, form: str) -> str:
         from bench.harness.device.device import environment_facts
@@ -205,15 +200,13 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
             check_all(checkup)
         except KeyboardInterrupt:
             is_interrupted = True
-    if checkup.is_fit:
-        checkup.print("", "ready to measure", "green")
-    else:
-        checkup.print("", "not ready: see the lines marked bad", "red")
+    is_fit = checkup.is_fit
+    checkup.print("ready to measure" if is_fit else "not ready: see the lines marked bad")
     if settings.format != "table":
         print_out(checkup.text(settings.format))
     if is_interrupted:
         return INTERRUPTED
-    return 0 if checkup.is_fit else 1
+    return 0 if is_fit else 1
 
 
 def check_all(checkup: Checkup) -> None:
@@ -395,11 +388,9 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
 
 
 def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
-    from bench.comparing.interleave import interleave_safely
+    from bench.comparing.interleave import interleave
     from bench.comparing.turns import ComparePolicy
-    from bench.harness import worker
     from bench.harness.measure.budget import Budget
-    from bench.harness.measure.measure_row import release
     from bench.harness.measure.rows import plan
 
     device = checkup.device
@@ -414,16 +405,7 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
         rounds=MAX_ROUNDS,
         seed=settings.seed,
     )
-    baseline, candidate = interleave_safely(
-        rows,
-        device,
-        None,
-        policy,
-        Budget(device, settings),
-        timeout_s=worker.OWN_TIMEOUT_S,
-        note=checkup.progress.note,
-        in_worker=not release(device),
-    )
+    baseline, candidate = interleave(rows, device, None, policy, Budget(device, settings))
     if baseline.status != "ok" or candidate.status != "ok":
         raise RuntimeError(f"{baseline.status}: {baseline.reason or candidate.reason}")
     return baseline, candidate
@@ -451,9 +433,7 @@ def family_check(checkup: Checkup) -> Iterator[Finding]:
 def rows_of(
     checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = False
 ) -> Iterator[Finding]:
-    from bench.harness import worker
-    from bench.harness.measure.isolated import measure_isolated
-    from bench.harness.measure.measure_row import measure_row, release
+    from bench.harness.measure.measure_row import measure_row
     from bench.harness.measure.rows import rows_of_case
 
     device = checkup.device
@@ -462,12 +442,7 @@ def rows_of(
     limits = replace(LIMITS[device.type], cap_s=cap_s, warm_up_cap_s=cap_s, sampling_ratio=0.0)
     for row in rows_of_case(op, case, family, device, settings):
         checkup.progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
-        if release(device):
-            record = measure_row(row, device, checkup.ceilings, limits)
-        else:
-            record = measure_isolated(
-                row, device, checkup.ceilings, limits, timeout_s=worker.OWN_TIMEOUT_S
-            )
+        record = measure_row(row, device, checkup.ceilings, limits)
         checkup.records.append(record)
         yield row_finding(record, checkup.ceilings, is_large)
 
