@@ -216,6 +216,7 @@ def run_rounds(
     rounds = Rounds([[] for _ in turns], [[] for _ in turns])
     order = random.Random(policy.seed)
     start = now()
+    limit_s = policy.left_s(start)
     next_look = FIRST_LOOK
     with no_garbage_collection():
         while not rounds.is_clear and rounds.count < (policy.rounds or MAX_ROUNDS):
@@ -232,9 +233,6 @@ def run_rounds(
                 rounds.slots[index].append(samples_s)
                 rounds.clocks_hz[index].append(clock_hz(index))
             rounds.seconds = now() - start
-            is_over = rounds.seconds >= policy.budget_s or (
-                policy.deadline is not None and now() >= policy.deadline
-            )
             if policy.rounds is None and rounds.count >= next_look:
                 next_look *= LOOK_EVERY
                 has_lost_time = is_disturbed()
@@ -242,7 +240,7 @@ def run_rounds(
                     rounds.count >= MIN_DISTURBED_ROUNDS
                     or not (has_lost_time or rounds.look_disturbed())
                 )
-            if is_over and rounds.count >= MIN_PAIRS:
+            if rounds.seconds >= limit_s and rounds.count >= MIN_PAIRS:
                 break
     rounds.is_clear = rounds.are_clear(policy, is_disturbed())
     return rounds
