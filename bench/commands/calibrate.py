@@ -125,8 +125,8 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     progress = run.progress
     setup = Setup(device, effort)
     saved = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
-    new: list[Ceiling] = []
-    rejected: list[str] = []
+    new = []
+    rejected = []
     with run:
         run.start(None)
         parts = planned(options, setup, matmul)

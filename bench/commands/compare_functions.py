@@ -118,7 +118,8 @@ def run_comparison(
                 again = measure(run, share)
                 if not records or all(record.status != "skipped" for record in again):
                     records = again
-                if not options.confirm or not is_slower(run, records, names[0], options.margin):
+                found = compare_live(run.environment, records, names[0], options.margin).rows
+                if all(row.compared.verdict != SLOWER for row in found):
                     break
             for record in records:
                 run.keep(record)
@@ -128,11 +129,6 @@ def run_comparison(
             progress.advance()
         if dtypes is not None:
             run.judge_again()
-
-
-def is_slower(run: Run, records: Sequence[Record], baseline: str, margin: float) -> bool:
-    compared = compare_live(run.environment, records, baseline, margin)
-    return any(row.compared.verdict == SLOWER for row in compared.rows)
 
 
 def measured(case: Case, names: Sequence[str], run: Run, policy: ComparePolicy) -> list[Record]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -149,7 +149,7 @@ class Checkup:
     def text(self, form: str) -> str:
         from bench.harness.device.device import environment_facts
 
-        content: Object = {
+        content = {
             "fit": self.is_fit,
             "device": asdict(self.device),
             "gpu": self.ceilings.slug,
@@ -212,7 +212,7 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
 def check_all(checkup: Checkup) -> None:
     from bench.harness.measure.rows import one_line
 
-    checks: dict[str, Callable[[Checkup], Iterator[Finding]]] = {
+    checks = {
         "the device": device_check,
         "launches": launch_check,
         "one kernel as two providers": noise_check,

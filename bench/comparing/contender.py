@@ -45,9 +45,9 @@ class Contender(ABC):
     index: int
     """Index in the case; the baseline is the first."""
     device: Device
-    new_call: Callable[[int], samplers.Call] | None = None
-    """Makes the call on a copy of the inputs again; None if the inputs are restored."""
-    move: Callable[[int], None] | None = None
+    new_call: Any = None
+    """Makes the call on a copy of the inputs again, by its index."""
+    move: Any = None
     """Moves a copy of the inputs, which all contenders share, to other memory, for later calls of
     `new_call`.
     """
@@ -187,10 +187,9 @@ class Exchange:
     def __call__(self) -> None:
         hosts = [pair for pair in on_host(self._contenders) if pair[0].restore is None]
         start = clock.now()
-        can_move = bool(hosts) and all(contender.new_call is not None for contender, _ in hosts)
         calls_s = sum(contender.call_s * len(contender.calls) for contender, _ in hosts)
         is_short = calls_s < MOVE_SHARE * self._limit_s
-        moves = can_move and is_short and start - self._moved_at >= self._move_s
+        moves = bool(hosts) and is_short and start - self._moved_at >= self._move_s
         self._make_calls(hosts, moves)
         firsts = [contender.first for contender, _ in hosts]
         self._order.shuffle(firsts)
@@ -221,8 +220,7 @@ class Exchange:
                 sampler.drop_results()
         makers = [contender for contender, _ in hosts]
         for copy in copies:
-            if moves and makers[0].move is not None:
+            if moves:
                 makers[0].move(copy)
             for contender in self._order.sample(makers, len(makers)):
-                if contender.new_call is not None:
-                    contender.calls[copy] = contender.new_call(copy)
+                contender.calls[copy] = contender.new_call(copy)

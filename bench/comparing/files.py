@@ -85,7 +85,7 @@ class FileCase(Case):
 
     def work(self, arguments: Sequence[Any]) -> dict[str, Any]:
         """Return the FLOPs and bytes of a call that the files declare."""
-        work: dict[str, Any] = {}
+        work = {}
         flops = self.defined("FLOPS")
         moved = self.defined("BYTES")
         if flops:

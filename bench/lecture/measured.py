@@ -53,8 +53,8 @@ def measure(run: Run, names: Sequence[str], sizes: Row) -> Rows:
 
     Scenarios come first, because the run file is complete after the rows of ops.
     """
-    scenarios: dict[str, tuple[Record, Measure]] = {}
-    ops: dict[str, planning.Row] = {}
+    scenarios = {}
+    ops = {}
     for name in names:
         family, *words = ROWS[name].format(**sizes).split()
         if hasattr(module_of(family), "LISTED"):

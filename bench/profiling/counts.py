@@ -505,7 +505,7 @@ def distinct(tensors: Iterable[Tensor]) -> Moved:
     A broadcast dimension, the shared elements of sliding windows and identical views count once.
     Views that overlap in part count separately, up to the size of the storage.
     """
-    views: dict[Any, tuple[Any, int]] = {}
+    views = {}
     for tensor in tensors:
         strides = zip(tensor.stride(), tensor.shape, strict=True)
         extents = sorted((stride, size) for stride, size in strides if stride and size > 1)

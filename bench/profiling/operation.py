@@ -186,14 +186,14 @@ def chains_of(operations: Sequence[Operation]) -> list[tuple[list[Operation], in
     """Return the operations of each chain of a step, with the bytes that its fused kernel neither
     reads nor writes.
     """
-    versions: list[Version] = []
+    versions = []
     current: dict[Any, Version] = {}
     first_of: list[int] = []
     """Index of the first operation of the chain that each operation belongs to."""
     chains: dict[int, list[Operation]] = {}
     starts: dict[int, int] = {}
     """Index of the operation before which the kernel of each chain runs."""
-    read_elsewhere: set[int] = set()
+    read_elsewhere = set()
     """Chains whose results another chain reads."""
     for index, operation in enumerate(operations):
         inputs = [current[storage] for storage in operation.reads if storage in current]

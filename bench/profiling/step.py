@@ -188,7 +188,7 @@ class Tags(TorchDispatchMode):
         ones.
         """
         paths = {id(module): path for path, module in self.step.target.modules.named_modules()}
-        ranges: list[Any] = []
+        ranges = []
 
         def enter(module: Any, _: Any) -> None:
             if id(module) not in paths:  # of a function: named by its class, its children below it
@@ -244,7 +244,7 @@ class Account(Tags):
         """Return the module of an operation; in the backward pass, that of the forward
         operation.
         """
-        node: Any = current_autograd_node()
+        node = current_autograd_node()
         module = self.modules[-1] if self.modules else ""
         if node is None:
             # An autograd node belongs to the first operation after it was created.

@@ -198,7 +198,7 @@ def content_of(path: Path, max_bytes: int) -> bytearray:
     content = bytearray()
     with path.open("rb") as packed:
         is_gzip = packed.peek(2).startswith(b"\x1f\x8b")
-        file: Any = gzip.GzipFile(fileobj=packed) if is_gzip else packed
+        file = gzip.GzipFile(fileobj=packed) if is_gzip else packed
         for chunk in iter(partial(file.read, CHUNK_BYTES), b""):
             content += chunk
             if len(content) > max_bytes:
@@ -211,7 +211,7 @@ def content_of(path: Path, max_bytes: int) -> bytearray:
 def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
     """Return a trace with the events that are needed: those of the host, and of one GPU."""
     try:
-        document: Any = msgspec.json.decode(content, type=TraceDocument | list[TraceEvent])
+        document = msgspec.json.decode(content, type=TraceDocument | list[TraceEvent])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"is not a trace of torch.profiler's export_chrome_trace: {error}"
@@ -258,7 +258,7 @@ def gpu_of(document: Mapping[str, Any]) -> Device | None:
     same = [facts for facts in every if facts["id"] in numbers]
     if not same and len({facts.get("name") for facts in every}) == 1:
         same = every  # AMD numbers the visible GPUs differently
-    facts: Mapping[str, Any] = same[0] if same else {}
+    facts = same[0] if same else {}
     name = facts.get("name") or "unknown GPU"
     memory_bytes = facts.get("totalGlobalMem")
     sm_count = facts.get("numSms")
