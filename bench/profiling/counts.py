@@ -315,7 +315,7 @@ class Call:
         if "quantized" in name:
             self.values = tree_map_only(ScriptObject, held_by, self.values)
         self.read = [] if schema else list(parts_in((args, kwargs)))
-        self.updated: list[Tensor] = []
+        self.updated = []
         for argument in schema:
             tensors = list(parts_in(self.values.get(argument.name)))
             is_written = argument.alias_info is not None and argument.alias_info.is_write

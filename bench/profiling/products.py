@@ -171,7 +171,7 @@ def transformer_flops(values: Values, result: Any) -> int:
     return int(layer_flops(values, result) + 4 * pairs)
 
 
-FAMILIES: tuple[tuple[Callable[[Values, Any], int | None], str], ...] = (
+FAMILIES = (
     (
         matmul_flops,
         (

@@ -30,7 +30,6 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from bench.harness.device.device import NoDeviceError
 from bench.harness.run import Run
 from bench.harness.timing.protocol import no_garbage_collection
-from bench.harness.timing.samplers import Call
 from bench.harness.transfer import finished_s
 from bench.ranks.launcher import Rank
 from results.record import Record
@@ -343,7 +342,7 @@ class Group:
         n = WORK_WIDTHS[run.device.is_gpu]
         a = torch.ones(n, n, device=run.device.torch_name)
         out = torch.empty(n, n, device=run.device.torch_name)
-        self.work: Call = lambda: torch.mm(a, a, out=out)
+        self.work = lambda: torch.mm(a, a, out=out)
         self.claims: list[Claim] = []
         self.pairs_s: dict[Pair, list[float]] = {}
 
