@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -112,9 +113,11 @@ def run_comparison(
         for index, measure in enumerate(measures):
             records: list[Record] = []
             for turn in range(tries):
-                share = policy.of_case(
-                    tries * index + turn, tries * len(measures), run.deadline, clock.now()
-                )
+                place = tries * index + turn
+                share = replace(policy, seed=policy.seed + place)
+                share_s = run.share_s(tries * len(measures) - place)
+                if share_s is not None:
+                    share = replace(share, budget_s=math.inf, deadline=clock.now() + share_s)
                 again = measure(run, share)
                 if not records or all(record.status != "skipped" for record in again):
                     records = again

@@ -86,17 +86,6 @@ class ComparePolicy:
         """Return the time limit of rounds that begin now, seconds."""
         return self.budget_s if self.deadline is None else min(self.budget_s, self.deadline - now)
 
-    def of_case(self, index: int, cases: int, deadline: float | None, now: float) -> ComparePolicy:
-        """Return the policy of case `index`, which shares the time until the deadline with later
-        cases.
-        """
-        policy = replace(self, seed=self.seed + index)
-        if deadline is None:
-            return policy
-        return replace(
-            policy, budget_s=math.inf, deadline=now + max(0.0, deadline - now) / (cases - index)
-        )
-
 
 @dataclass
 class Rounds:

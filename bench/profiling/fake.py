@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -29,9 +28,7 @@ from bench.harness.torch_private import (
     HigherOrderOperator,
     TorchDispatchMode,
     disable_current_modes,
-    eager,
     eager_kernel,
-    prepared_for_fakes,
     tree_leaves,
     tree_map_only,
 )
@@ -46,19 +43,6 @@ MAX_KNOWN = 2**22
 
 MAX_ASSUMED = 20_000
 """Maximum assumed results of a step: a loop may wait for another value."""
-
-
-@contextmanager
-def faked() -> Iterator[tuple[FakeTensorMode, FakeResults]]:
-    """Return a context in which tensors are fake."""
-    with (
-        eager(),
-        prepared_for_fakes(MAX_KNOWN),
-        FakeTensorMode(allow_non_fake_inputs=True) as mode,
-        FakeResults() as results,
-        FakeFunctions(),
-    ):
-        yield mode, results
 
 
 def without_memory(target: Target, mode: FakeTensorMode) -> Target:
