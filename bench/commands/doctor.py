@@ -146,24 +146,6 @@ class Checkup:
         if self.settings.format == "table":
             print_out(f"{printable(text)}\n")
 
-    def text(self, form: str) -> str:
-        from bench.harness.device.device import environment_facts
-
-        content = {
-            "fit": self.is_fit,
-            "device": asdict(self.device),
-            "gpu": self.ceilings.slug,
-            "versions": environment_facts()["versions"],
-            "seconds": clock.now() - self.began,
-            "findings": [asdict(finding) for finding in self.findings],
-            "self_comparison": None,
-            "smallest_detectable_change_pct": None,
-            "settling": None,
-            **self.noise,
-            "records": [record.to_dict() for record in self.records],
-        }
-        return Table(rows=lambda: content["findings"], document=lambda: content).render(form)
-
 
 def add_options(parser: Parser) -> None:
     known = parameters(Settings)
@@ -189,11 +171,8 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     is_interrupted = False
     with closing(Progress(settings.quiet)) as progress:
         checkup = Checkup(settings, device, ceilings_of(device, None), families, progress)
-        known = ", ".join(
-            f"{name} {version}"
-            for name, version in environment_facts()["versions"].items()
-            if version
-        )
+        versions = environment_facts()["versions"]
+        known = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
         gpu = "" if checkup.ceilings.slug == device.slug else f", {checkup.ceilings.slug}"
         checkup.print(f"{device.name} ({device.slug}{gpu}), {known}")
         try:
@@ -203,7 +182,22 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     is_fit = checkup.is_fit
     checkup.print("ready to measure" if is_fit else "not ready: see the lines marked bad")
     if settings.format != "table":
-        print_out(checkup.text(settings.format))
+        findings = [asdict(finding) for finding in checkup.findings]
+        content = {
+            "fit": is_fit,
+            "device": asdict(device),
+            "gpu": checkup.ceilings.slug,
+            "versions": versions,
+            "seconds": clock.now() - checkup.began,
+            "findings": findings,
+            "self_comparison": None,
+            "smallest_detectable_change_pct": None,
+            "settling": None,
+            **checkup.noise,
+            "records": [record.to_dict() for record in checkup.records],
+        }
+        table = Table(rows=lambda: findings, document=lambda: content)
+        print_out(table.render(settings.format))
     if is_interrupted:
         return INTERRUPTED
     return 0 if is_fit else 1

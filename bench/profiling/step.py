@@ -236,25 +236,18 @@ class Account(Tags):
 
     def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         operation = count(func, args, kwargs, result)
-        operation.module = self._module()
         operation.phase = self.step.phase
-        self.operations.append(operation)
-
-    def _module(self) -> str:
-        """Return the module of an operation; in the backward pass, that of the forward
-        operation.
-        """
         node = current_autograd_node()
-        module = self.modules[-1] if self.modules else ""
+        if self.modules:  # also if it is recomputed in the backward pass
+            operation.module = self.modules[-1]
         if node is None:
             # An autograd node belongs to the first operation after it was created.
-            self._module_of_node.setdefault(int(sequence_number()) - 1, module)
-            return module
-        if self.modules:  # recomputed in the backward pass
-            return module
-        if hasattr(node, "variable"):
-            return self._owners.get(id(node.variable), "")
-        return self._module_of_node.get(node._sequence_nr(), "")
+            self._module_of_node.setdefault(int(sequence_number()) - 1, operation.module)
+        elif not self.modules and hasattr(node, "variable"):
+            operation.module = self._owners.get(id(node.variable), "")
+        elif not self.modules:
+            operation.module = self._module_of_node.get(node._sequence_nr(), "")
+        self.operations.append(operation)
 
 
 def counted(step: ProfiledStep, is_eager: bool = True) -> Breakdown:

@@ -224,7 +224,7 @@ def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
             continue
         category = event.get("cat")
         is_module = category == PYTHON and event["name"].startswith(NN_MODULE)
-        if category in ON_HOST or category in ON_GPU or is_module:
+        if category in (*ON_HOST, *ON_GPU) or is_module:
             event.setdefault("dur", 0)
             event.setdefault("args", {})
             events.append(event)
@@ -269,7 +269,7 @@ def gpu_of(document: Mapping[str, Any]) -> Device | None:
     )
 
 
-def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
+def breakdown_of(events: Events, step: int | None) -> Breakdown:
     """Return the operations of one or of all steps of a trace; on a CPU, those of the thread that
     computed longest.
     """
