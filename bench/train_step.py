@@ -235,27 +235,23 @@ def plans_of(options: Options, device_type: str) -> list[tuple[StepPlan, str]]:
             plan = StepPlan(
                 config, recipe, optimizer, sequence, batch, micro_batches, checkpoint, kernels
             )
-            _check(plan)
+            if batch % micro_batches:
+                raise UsageError(
+                    f"{batch} sequences cannot be shared evenly by {micro_batches} micro-batches; "
+                    "--micro-batches must divide the first number of --shape"
+                )
+            if checkpoint == "selective":
+                raise UsageError(
+                    "--checkpoint selective is estimated, not run: fused attention keeps no scores"
+                )
+            checkpoint_group(checkpoint, config.layers)  # rejects other words
+            problem = unsupported(config, sequence)
+            if problem:
+                raise UsageError(problem)
             plans.append((plan, provider))
     except (ConfigError, ShapeError) as error:
         raise UsageError(str(error)) from None
     return plans
-
-
-def _check(plan: StepPlan) -> None:
-    if plan.batch % plan.micro_batches:
-        raise UsageError(
-            f"{plan.batch} sequences cannot be shared evenly by {plan.micro_batches} "
-            "micro-batches; --micro-batches must divide the first number of --shape"
-        )
-    if plan.checkpoint == "selective":
-        raise UsageError(
-            "--checkpoint selective is estimated, not run: fused attention keeps no scores"
-        )
-    checkpoint_group(plan.checkpoint, plan.config.layers)
-    problem = unsupported(plan.config, plan.sequence)
-    if problem:
-        raise UsageError(problem)
 
 
 def flops_of(plan: StepPlan) -> FlopCount:

@@ -137,7 +137,15 @@ def measure(args: argparse.Namespace, argv: Argv = None) -> Run:
     settings = given(Settings, args)
     blank_records(options, None)  # rejects bad values before torch is loaded
     if options.tokens is not None:
-        check_tokens(options.tokens, options.token_dtype)
+        try:
+            with options.tokens.open("rb") as file:
+                size_bytes = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise UsageError(f"cannot read {options.tokens}: {error.strerror}") from None
+        if not size_bytes or size_bytes % TOKEN_BYTES[options.token_dtype]:
+            raise UsageError(
+                f"{options.tokens}: {size_bytes} bytes do not hold {options.token_dtype} token ids"
+            )
     check_places(settings)
     device = device_of(settings)
     from bench.harness.loop import measure_once
@@ -157,16 +165,6 @@ def rows_of(options: Options, device: Device) -> list[tuple[Record, Measure]]:
         (blank, load if blank.op == "load" else measure_copy)
         for blank in blank_records(options, device)
     ]
-
-
-def check_tokens(tokens: Path, dtype: str) -> None:
-    try:
-        with Path(tokens).open("rb") as file:
-            size_bytes = os.fstat(file.fileno()).st_size
-        if not size_bytes or size_bytes % TOKEN_BYTES[dtype]:
-            raise UsageError(f"{tokens}: {size_bytes} bytes do not hold {dtype} token ids")
-    except OSError as error:
-        raise UsageError(f"cannot read {tokens}: {error.strerror}") from None
 
 
 def blank_records(options: Options, device: Device | None) -> list[Record]:

@@ -15,7 +15,7 @@ from bench.api.function import known_ceilings
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
 from bench.harness.torch_private import current_autograd_node, watched_autograd
-from bench.profiling.counts import shapes_text, tensors_in
+from bench.profiling.counts import is_real, shapes_text, tensors_in
 from bench.profiling.step import Account, ProfiledStep
 from bench.profiling.target import target_of
 from results.show.units import ABSENT, count, percent, quantity
@@ -196,10 +196,6 @@ class Meter:
             f"{quantity(found.items_per_s.center)} {self.unit}/s ({low} to {high}), "
             f"{count(found.blocks, 'block')} of {count(self.block, 'step')}, {self.machine.name}"
         )
-
-
-def is_real(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def percent_text(interval: Interval | None) -> str:

@@ -277,11 +277,6 @@ def gpu_findings(uuid: str | None) -> Iterator[Finding]:
         return
     ask = partial(gpu_state.ask, uuid)
     modes = gpu_state.modes(uuid)
-    max_mhz = ask("nvmlDeviceGetMaxClockInfo", gpu_state.CLOCK_SM)
-    if max_mhz:
-        mhz = ask("nvmlDeviceGetClockInfo", gpu_state.CLOCK_SM)
-        now = f"{mhz} MHz now, " if mhz else ""
-        yield Finding("SM clock", OK, f"{now}{max_mhz} MHz at most")
     limit_w = modes["power_limit_w"]
     if limit_w:
         default_w = modes["power_limit_default_w"] or limit_w

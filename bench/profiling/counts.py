@@ -367,10 +367,7 @@ class Call:
         is_known = is_torchs and (self.base in FLOPS_PER_ELEMENT or is_pointwise)
         # A list of outputs counts as one operand.
         operands = [*([tensor] for tensor in self.read), self.updated, self.created]
-        largest = max(
-            sum(x.numel() for x in operand if x.is_floating_point() or x.is_complex())
-            for operand in operands
-        )
+        largest = max(sum(x.numel() for x in operand if is_real(x)) for operand in operands)
         each = FLOPS_PER_ELEMENT.get(self.base, 1) if is_known else 1
         if is_complex:
             each *= 2
@@ -463,6 +460,11 @@ def base_name(name: str) -> str:
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     return (leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor))
+
+
+def is_real(tensor: Tensor) -> bool:
+    """Whether a tensor has real or complex numbers, no integers."""
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def held_by(layer: Any) -> Any:

@@ -32,7 +32,7 @@ from bench.harness.torch_private import (
     tree_leaves,
     tree_map_only,
 )
-from bench.profiling.counts import is_decomposed, name_of, named
+from bench.profiling.counts import is_decomposed, is_real, name_of, named
 from bench.profiling.target import Target, guarded_call, target_of
 
 ONE_KERNEL = "_scaled_dot_product_efficient_attention"
@@ -175,8 +175,7 @@ def is_fake(value: Any) -> bool:
 
 
 def is_knowable(tensor: Tensor) -> bool:
-    is_real = tensor.is_floating_point() or tensor.is_complex()
-    is_small = tensor.numel() <= (1 if is_real else MAX_KNOWN)
+    is_small = tensor.numel() <= (1 if is_real(tensor) else MAX_KNOWN)
     return is_small and not tensor.requires_grad and tensor.device.type == "cpu"
 
 

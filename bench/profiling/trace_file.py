@@ -279,9 +279,10 @@ def breakdown_of(events: Events, step: int | None) -> Breakdown:
     spans_of_steps = steps_of(host)
     if step is not None:
         host = of_step(host, spans_of_steps, step)
-        own = {event["args"].get("correlation") for event in host} - {None}
-        others = [kernel for kernel in kernels if kernel.correlation not in own]
-        kernels = [kernel for kernel in kernels if kernel.correlation in own]
+    launches = {event["args"].get("correlation") for event in host} - {None}
+    if step is not None:
+        others = [kernel for kernel in kernels if kernel.correlation not in launches]
+        kernels = [kernel for kernel in kernels if kernel.correlation in launches]
     if not kernels:
         spent: Counter[Any] = Counter()
         for event in host:
@@ -294,10 +295,9 @@ def breakdown_of(events: Events, step: int | None) -> Breakdown:
     if step is None and len(spans_of_steps) > 1:
         breakdown.steps_s = [(end - begin) / 1e9 for begin, end in spans_of_steps.values()]
     # What was launched before the recording began is older than all launches in it.
-    launches = {event["args"].get("correlation") for event in host} - {None}
     launched = [kernel.begin for kernel in kernels if kernel.correlation in launches]
     first = min(launched, default=kernels[0].begin if kernels else 0)
-    early = [each for each in kernels if each.begin < first and each.correlation not in launches]
+    early = [each for each in kernels if each.begin < first]
     kernels = [each for each in kernels if each.begin >= first]
     breakdown.early_s = tuple((kernel.end - kernel.begin) / 1e9 for kernel in early)
     spans = [*map(span_of, host), *((kernel.begin, kernel.end) for kernel in kernels)]
