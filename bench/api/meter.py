@@ -98,7 +98,7 @@ class Meter:
         Raises:
             UsageError: `block` is less than 1, no input is a tensor, or `gpu` is unknown.
         """
-        if block < 1 or not any(True for _ in tensors_in(inputs)):
+        if block < 1 or not list(tensors_in(inputs)):
             raise UsageError("Meter expects an example input with a tensor, and block of 1 or more")
         self.target = target_of(type(model).__name__, model, inputs)
         self.machine = known_ceilings(detect(self.target.device), gpu)

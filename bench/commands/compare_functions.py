@@ -144,7 +144,7 @@ def measured(case: Case, names: Sequence[str], run: Run, policy: ComparePolicy) 
         case="-",
         status="skipped",
     )
-    blanks = [replace(unknown, provider=name, **case.known) for name in names]
+    blanks = [known_of(case, replace(unknown, provider=name)) for name in names]
     run.progress.say(f"{blanks[0].op} {blanks[0].case}: {', '.join(names)}")
     measure = partial(
         worker.call,

@@ -296,16 +296,6 @@ def test_a_process_is_bound_to_the_numa_node_of_its_gpu(monkeypatch, tmp_path):
     assert len(bound) == 1
 
 
-def test_no_row_starts_after_the_deadline(member, monkeypatch):
-    kept = []
-    monkeypatch.setattr(member, "keep", kept.append)
-    items = measure.items_of("together", True, None, is_quick=True)
-    member.measure_rows(items, SimpleNamespace(), until=0.0, reason="")
-    assert [(record.op, record.status, record.reason) for record in kept] == [
-        (op, *NO_TIME) for op in measure.OPS
-    ]
-
-
 def lost_stream(function, items, device, rank, limit_s):
     time.sleep(0.05)
     raise worker.WorkerError("no result after 0.05 s; increase --budget")
