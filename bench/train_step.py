@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.api.family import run_of
 from bench.harness.cli.arguments import UsageError, chosen, scenario_parser
@@ -99,7 +99,7 @@ MEMORY_TITLE = (
 MEMORY = {
     "kept by layers": "kept_by_layers",
     "peak": "total",
-    **{name.replace("_", " "): name for name in COMPONENTS},
+    **{name.replace("_", " "): name for name in (*COMPONENTS, "allocator_peak")},
 }
 """Keys of `memory_bytes` by title."""
 
@@ -342,8 +342,8 @@ def of_step(record: Record) -> Step:
     return record.details_as(Step) or Step()
 
 
-def _mb(size_bytes: float | None) -> str:
-    return ABSENT if size_bytes is None else number_text(size_bytes / 1e6)
+def _mb(size_bytes: Any) -> str:
+    return number_text(size_bytes / 1e6)
 
 
 def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
@@ -357,9 +357,6 @@ def render(environment: Environment, records: Sequence[Record], console: Console
         title: [_against_estimate(record, key) for record in measured]
         for title, key in MEMORY.items()
     }
-    sizes["allocator peak"] = [
-        _mb(of_step(record).memory_bytes["measured"]["allocator_peak"]) for record in measured
-    ]
     shown = {title: cells for title, cells in sizes.items() if {*cells} != {ABSENT}}
     # The last column leaves a narrow terminal first.
     columns = [
@@ -398,12 +395,9 @@ def _against_estimate(record: Record, name: str) -> str:
         return ABSENT
     if measured is None:
         return f"{_mb(estimated)} est"
-    if estimated == measured:
-        change = "="
-    elif error is None:
-        change = "new"
-    else:
-        change = f"{error:+.2g}%"
+    if error is None:  # there is no estimate
+        return _mb(measured)
+    change = "=" if estimated == measured else f"{error:+.2g}%"
     return f"{_mb(measured)} {change}"
 
 

@@ -143,8 +143,8 @@ class ProviderContender(Contender):
         if left_s is not None and call_s and needed_s > left_s:
             reason = (
                 f"comparing takes at least {duration(needed_s)} ({duration(call_s)} per call), "
+                f"{duration(max(0.0, left_s))} are left; increase --budget"
             )
-            reason += f"{duration(max(0.0, left_s))} are left; increase --budget"
             self.record = replace(self.blank, reason=reason)
         self.new_call = self._call_on
         self.move = self.copies.move
