@@ -55,20 +55,15 @@ PRECOMPILED = "## Call CompiledFxGraph"
 
 
 def profiled(
-    target: Target,
-    mode: str,
-    device: Device,
-    left_s: float | None = None,
-    trace: Path | None = None,
-    is_compiled: bool = False,
+    target: Target, mode: str, device: Device, **how: Any
 ) -> tuple[list[Record], StepTotals | None]:
-    """Count and time a step; return its records, the longest first, and its totals: None, with all
-    records `failed`, if it could not be timed.
+    """Count and time a step, see `timed`; return its records, the longest first, and its totals:
+    None, with all records `failed`, if it could not be timed.
     """
     step = ProfiledStep(target, mode)
     breakdown = account(step)
     try:
-        breakdown = timed(step, breakdown, device, left_s, trace, is_compiled)
+        breakdown = timed(step, breakdown, device, **how)
     except UsageError as error:
         failed = [
             replace(record, status="failed", reason=str(error))

@@ -63,8 +63,6 @@ def hashes(path, text):
         ("# why", "# because"),
         ("What it does.", "Less.\n\n    More."),
         ("\n\n\n", "\n"),
-        ("2  #", "2 #"),
-        ("\n", "\r\n"),
         ("OPS =", "UNUSED = 1\nOPS ="),
         ("lambda x: x + OTHER", "(\n    lambda x: x\n    + OTHER)"),
         ('formula=""', 'formula="", default_shapes={"cpu": ("8",)}'),

@@ -1,14 +1,12 @@
 """`python -m bench.train_step`: table, JSON, invalid arguments, steps too large for memory."""
 
 import json
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from bench import train_step
 from bench.harness import loop
 from bench.harness.device import device
 from bench.model.step import TrainingStep
@@ -116,27 +114,10 @@ def test_deterministic_rows_and_checkpoints_are_reported(capsys, saved_records, 
     out = " ".join(capsys.readouterr().out.split())
     usual, deterministic = saved_records()
     assert deterministic.options == usual.options | {"algorithms": "deterministic"}
-    assert (
-        f"{deterministic.median_s / usual.median_s:.3f} x the time of the usual algorithms" in out
-    )
     assert out.count("algorithms deterministic") == 1
     assert usual.details.checkpoint_file["is_bit_exact"]
     assert out.count("the resumed step is bit-exact") == 2
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-def test_the_cost_of_deterministic_algorithms_has_its_doubt(saved_records):
-    assert run(*SMALL, "--recipe", "fp32", "--deterministic", "-q") == 0
-    usual, record = saved_records()
-    usual = replace(usual, median_s=1.0, ci95_s=(0.9, 1.1), flags=())
-    for scale, flags, doubt in (
-        (2.0, (), ""),
-        (2.0, ("preempted",), "; measure again, a row is preempted"),
-        (1.0, ("preempted",), "; not a difference, the 95 % CIs overlap"),
-    ):
-        times = {"median_s": scale, "ci95_s": (0.9 * scale, 1.1 * scale)}
-        (line,) = train_step._deterministic_cost([usual, replace(record, **times, flags=flags)])
-        assert line.endswith(f": {scale:.3f} x the time of the usual algorithms{doubt}")
 
 
 def test_a_row_is_deterministic_only_if_requested(monkeypatch):

@@ -17,7 +17,7 @@ class Counting(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        operation, _ = count(func, args, kwargs or {}, result)
+        operation = count(func, args, kwargs or {}, result)
         self.counts.append(operation)
         return result
 

@@ -408,5 +408,5 @@ def test_packed_sequences_count_as_of_their_longest_length():
     ends = torch.empty(3, dtype=torch.int32, device="meta")
     func = torch.ops.aten._flash_attention_forward.default
     args = (x, x, x, ends, ends, 16, 16, 0.0, True, False)
-    operation, _ = count(func, args, {}, func(*args))
+    operation = count(func, args, {}, func(*args))
     assert operation.flops == operation.matmul_flops == 4 * 2 * 4 * 16 * 16 * 8

@@ -302,15 +302,6 @@ def test_the_command_projects_a_function_of_a_file(file, capsys):
     assert not list(file.rglob("*.jsonl"))  # nothing is saved, because nothing was measured
 
 
-@pytest.mark.exhaustive
-def test_the_command_says_that_the_times_are_not_measured(file, capsys):
-    assert command.main(["profile", "mine.py:make", "--on", "h100-sxm"]) == 0
-    text = capsys.readouterr().out
-    assert "not measured" in text
-    assert "3.352 TB/s datasheet, fp32 peak 66.90 TFLOP/s datasheet" in text
-    assert "fused as torch.compile" not in text  # a library computes the matmuls beside the GELU
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
