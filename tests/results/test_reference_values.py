@@ -100,13 +100,6 @@ def mean_of(values):
     return SideMean(mean(values), half, half, count - 1, count)
 
 
-EXTRA_SLEEP = (
-    [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0],
-    [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4],
-)
-"""Source: Student, The probable error of a mean, Biometrika 6 (1908) 20."""
-
-
 @pytest.mark.parametrize(("counts", "scales"), [((8, 30), (5.0, 1.0)), ((40, 7), (1.0, 3.0))])
 def test_welch_with_unequal_counts_and_variances(counts, scales):
     """Against scipy.stats.ttest_ind; Welch, Biometrika 34 (1947) 28."""

@@ -9,7 +9,6 @@ from results.compare.earlier import code_of, is_same_code
 from results.compare.sides import Side
 from results.compare.turns import cycles_ratio, rounds_of, shared_rounds
 from results.record import DEFINITION_PREFIX, Record, RecordError, Rounds
-from results.store.runfile import Run
 
 DEFINITION = DEFINITION_PREFIX + "a" * 64
 CLEAN = {"sha": "b" * 40, "dirty": False}
@@ -107,14 +106,6 @@ def test_same_code_has_equal_hashes_and_is_known(side, before, after, git, is_sa
     sides = side(before, git=CLEAN), side(before | after, git=CLEAN | git)
     assert is_same_code(*sides) is is_same
     assert is_same_code(*sides[::-1]) is is_same
-
-
-@pytest.fixture
-def run_of(make_environment, tmp_path):
-    def make(name, *records, **changes):
-        return Run(tmp_path / name, make_environment(run_id=name, **changes), tuple(records))
-
-    return make
 
 
 SHARED = Rounds(

@@ -75,21 +75,6 @@ def test_torch_decode_is_right_in_every_family_dtype_and_fill(models, family, dt
             assert found.checked_elements == found.elements
 
 
-@pytest.mark.exhaustive
-def test_the_cache_of_a_block_is_not_copied(models):
-    case = case_of("decode-block", models["llama"], 2, 513)
-    data = data_of(case)
-    with torch.no_grad(), torch.profiler.profile(profile_memory=True) as profile:
-        OP["decode-block"].eager(*data.inputs, out=data.out)
-    taken = sum(
-        max(0, event.self_device_memory_usage or event.self_cpu_memory_usage)
-        for event in profile.events()
-    )
-    assert taken > 0
-    largest = max(event.self_cpu_memory_usage for event in profile.events())
-    assert largest < data.inputs[2 + LAYER.index("keys")].nbytes
-
-
 def transformers_model(family):
     """Return a small random fp64 model of transformers."""
     transformers = pytest.importorskip("transformers")

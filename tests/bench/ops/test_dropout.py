@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench import elementwise
 from bench.elementwise import OPS as ELEMENTWISE
@@ -49,24 +48,6 @@ def reason(change=None, **options):
     if change is not None:
         change(inputs[0], out)
     return check_dropout(case, (inputs, out), None)
-
-
-class Waits(TorchDispatchMode):
-    """Counts how often the host reads a number of a tensor, for which it waits on a GPU."""
-
-    count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function is torch.ops.aten._local_scalar_dense.default
-        return function(*args, **(kwargs or {}))
-
-
-def test_the_host_does_not_wait_for_each_part(monkeypatch):
-    case, (first, second) = launches()
-    monkeypatch.setattr(elementwise, "CHUNK_ELEMENTS", MANY // 64)
-    with Waits() as waits:
-        assert check_dropout(case, second, first) is None
-    assert waits.count < 8
 
 
 @pytest.mark.sampled(4)

@@ -203,9 +203,6 @@ def test_all_transfer_ops_run_on_a_cpu(measured):
     copy, _, overlap, inline, _ = records
     assert copy["bytes_read"] == copy["bytes_written"] == 4096
     assert overlap["flops"] > 0
-    assert len(overlap["copy_s"]) == len(overlap["compute_s"]) == len(overlap["samples_s"])
-    assert inline["shape"] == {"b": 2, "s": 16}
-    assert len(inline["waits_s"]) == len(inline["samples_s"])
     assert all(
         0 <= wait <= step for wait, step in zip(inline["waits_s"], inline["samples_s"], strict=True)
     )

@@ -115,7 +115,6 @@ def test_a_projection_leaves_the_model_unchanged():
     ("shapes", "mask", "flops"),
     [
         (((2, 8, 16, 32), (2, 8, 16, 32), (2, 8, 16, 64)), None, 2 * 16 * 16 * 16 * (32 + 64)),
-        (((16, 32), (16, 32), (16, 32)), None, 2 * 16 * 16 * (32 + 32)),
         (((2, 8, 16, 32), (2, 2, 16, 32), (2, 2, 16, 32)), None, 2 * 16 * 16 * 16 * (32 + 32)),
         (((2, 8, 16, 32),) * 3, torch.zeros(16, 16), 2 * 16 * 16 * 16 * (32 + 32)),
     ],
@@ -135,7 +134,6 @@ def test_attention_of_any_shape_is_projected(shapes, mask, flops):
     [
         # At most all rows are nonzero: an upper bound.
         (lambda x, y: x[x[:, 0] > 0] @ y, ((8, 4), (4, 6)), 2 * 8 * 4 * 6),
-        (lambda x, y: x[(x[:, 0] > 0).nonzero()[:, 0]] @ y, ((8, 4), (4, 6)), 2 * 8 * 4 * 6),
         (lambda x, y: x.masked_select(x > 0).view(8, 4) @ y, ((8, 4), (4, 6)), 2 * 8 * 4 * 6),
         # All are different, and each is repeated once.
         (lambda x, y: torch.unique(x, dim=0) @ y, ((8, 4), (4, 6)), 2 * 8 * 4 * 6),
@@ -143,11 +141,6 @@ def test_attention_of_any_shape_is_projected(shapes, mask, flops):
             lambda x, y: x.repeat_interleave((x[:, 0] > 0).long(), dim=0) @ y,
             ((8, 4), (4, 6)),
             2 * 8 * 4 * 6,
-        ),
-        (
-            lambda x, y: torch.bincount(x[:, 0].long(), minlength=4)[None].float() @ y,
-            ((8, 4), (4, 6)),
-            2 * 4 * 6,
         ),
         # Groups of 3 and 5 rows in fp32, for which torch has no kernel but on a CPU.
         (

@@ -5,16 +5,13 @@ shapes. The events are written for the purpose.
 import csv
 import gzip
 import json
-import re
 
 import pytest
 
 from bench.__main__ import main
-from bench.profiling import trace_file
 from bench.profiling.records import records_of
 from bench.profiling.trace_file import from_trace
 from results.__main__ import main as results_command
-from results.show.category import PATTERNS
 
 H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132, "totalGlobalMem": 85028765696}
 
@@ -91,9 +88,7 @@ def test_a_bad_event_is_named_by_its_place(change, said, tmp_path, capsys):
         {"Input Dims": [[-3, 64], [64, 64]]},
         {"Input Dims": [["a", 64], [64, 64]]},
         {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[1, 2, 3], [64, 1]]},
-        {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[2**62, 2**62], [64, 1]]},
         {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[-64, 1], [64, 1]]},
-        {"Input Dims": [[2**30, 2**30], [2**30, 2**30]]},
     ],
 )
 def test_shapes_that_no_tensor_has_keep_their_time_and_have_no_work(args, tmp_path):
@@ -297,27 +292,6 @@ def test_long_names_of_kernels_are_cut_in_tables_only(tmp_path, capsys):
     assert main(["profile", "--from", str(path), "--no-save", "--by", "kernel", *JSON]) == 0
     groups = json.loads(capsys.readouterr().out)["groups"]
     assert name in [group["kernel"] for group in groups]
-
-
-def test_calls_and_kernels_of_one_kind_are_looked_up_once(tmp_path, monkeypatch):
-    counted = []
-    searched = []
-    search = re.search
-    repeat = trace_file.operation_of
-    monkeypatch.setattr(
-        trace_file, "operation_of", lambda *call: counted.append(call) or repeat(*call)
-    )
-    monkeypatch.setattr(
-        "results.show.category.re.search",
-        lambda pattern, name: searched.append(name) or search(pattern, name),
-    )
-    events = []
-    for index in range(20):
-        events += product(10.0 * index, index, 5.0, name="twenty_gemms_alike")
-    breakdown, _, _ = from_trace(written(events, tmp_path / "trace.json"))
-    assert len(breakdown.operations) == 20
-    assert len(counted) == 1
-    assert len(searched) <= len(PATTERNS)
 
 
 def test_without_shapes_there_are_times_only(tmp_path, capsys):
