@@ -172,11 +172,12 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
 
 
 def _telling_options(records: Sequence[Record]) -> set[str]:
-    """Return the names of the options whose values differ between the rows of an op."""
+    """Return the names of the options that differ between the rows of an op, or that some lack."""
+    names = set().union(*(record.options for record in records))
     values = defaultdict(set)
     for record in records:
-        for name, value in record.options.items():
-            values[record.op, name].add(str(value))
+        for name in names:
+            values[record.op, name].add(str(record.options.get(name)))
     return {name for (_, name), shown in values.items() if len(shown) > 1}
 
 

@@ -158,7 +158,6 @@ def test_usage_errors_are_one_line(file, capsys, words, reason):
     [
         ("aten.gelu", "expected OP=path/to/file.py:function"),
         ("=mine.py:gelu", "there is no file"),
-        ("aten.gelu={file}:nothing", "has no 'nothing'"),
     ],
 )
 def test_an_operation_and_a_function_are_parsed(file, text, reason):
