@@ -160,13 +160,7 @@ def main(argv: Argv = None, others: Iterable[str] = ()) -> int:
     if not names_command:
         known = [*COMMANDS, *found.families, *found.commands, *others]
         known += [op.name for ops in found.families.values() for op in ops]
-        from results.show.words import TERMS
-
-        term = known_as(chosen, TERMS)
-        about = f"`python -m bench explain {term}` explains the term" if term in TERMS else ""
-        hint = (
-            about or did_you_mean(chosen, known) or f"choose from {', '.join([*COMMANDS, *others])}"
-        )
+        hint = did_you_mean(chosen, known) or f"choose from {', '.join([*COMMANDS, *others])}"
         parser.error(f"unknown command '{chosen}'; {hint}")
 
     def run(args: argparse.Namespace) -> int:

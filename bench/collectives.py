@@ -37,8 +37,8 @@ from bench.harness.op import ShapeError, parse_size
 from bench.harness.op_file import modules_sha256
 from bench.harness.settings import Argv, Settings
 from bench.ranks.launcher import end_with_launcher, open_store, rank_here
-from results.record import Record
-from results.show.grid import Column, print_grid, print_lines
+from results.record import Environment, Record
+from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.options import HOW, Names, given, parameters
 from results.show.table import print_header, table_of_run
 from results.show.terminal import Parser, say
@@ -201,11 +201,14 @@ def collect(args: argparse.Namespace, argv: Argv) -> int:
         run.raise_if_unsaved()
         return run.exit_code()
     found = summary(run, group)
-    table = partial(
-        table_of_run,
-        render=lambda environment, records, console: render(run, found, console),
-        document=lambda *_: found,
-    )
+
+    def table(environment: Environment, records: Sequence[Record]) -> Table:
+        return replace(
+            table_of_run(environment, records),
+            draw=lambda console: render(run, found, console),
+            document=lambda: found,
+        )
+
     return run.conclude(table)
 
 

@@ -28,11 +28,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.api.family import run_of
 from bench.harness.cli.arguments import UsageError, chosen, scenario_parser
@@ -99,7 +99,7 @@ MEMORY_TITLE = (
 MEMORY = {
     "kept by layers": "kept_by_layers",
     "peak": "total",
-    **{name.replace("_", " "): name for name in COMPONENTS},
+    **{name.replace("_", " "): name for name in (*COMPONENTS, "allocator_peak")},
 }
 """Keys of `memory_bytes` by title."""
 
@@ -235,27 +235,23 @@ def plans_of(options: Options, device_type: str) -> list[tuple[StepPlan, str]]:
             plan = StepPlan(
                 config, recipe, optimizer, sequence, batch, micro_batches, checkpoint, kernels
             )
-            _check(plan)
+            if batch % micro_batches:
+                raise UsageError(
+                    f"{batch} sequences cannot be shared evenly by {micro_batches} micro-batches; "
+                    "--micro-batches must divide the first number of --shape"
+                )
+            if checkpoint == "selective":
+                raise UsageError(
+                    "--checkpoint selective is estimated, not run: fused attention keeps no scores"
+                )
+            checkpoint_group(checkpoint, config.layers)  # rejects other words
+            problem = unsupported(config, sequence)
+            if problem:
+                raise UsageError(problem)
             plans.append((plan, provider))
     except (ConfigError, ShapeError) as error:
         raise UsageError(str(error)) from None
     return plans
-
-
-def _check(plan: StepPlan) -> None:
-    if plan.batch % plan.micro_batches:
-        raise UsageError(
-            f"{plan.batch} sequences cannot be shared evenly by {plan.micro_batches} "
-            "micro-batches; --micro-batches must divide the first number of --shape"
-        )
-    if plan.checkpoint == "selective":
-        raise UsageError(
-            "--checkpoint selective is estimated, not run: fused attention keeps no scores"
-        )
-    checkpoint_group(plan.checkpoint, plan.config.layers)
-    problem = unsupported(plan.config, plan.sequence)
-    if problem:
-        raise UsageError(problem)
 
 
 def flops_of(plan: StepPlan) -> FlopCount:
@@ -329,7 +325,7 @@ def blank_record(plan: StepPlan, provider: str, device: Device) -> Record:
         status="skipped",
         reason=reason if needed > free_bytes else None,
         flops=flops.model_flops,
-        bytes_read=state + memory.inputs,
+        bytes_read=state + parts["inputs"],
         bytes_written=state,
         fill="uniform",
         details=Step(
@@ -337,7 +333,7 @@ def blank_record(plan: StepPlan, provider: str, device: Device) -> Record:
             hardware_flops=flops.hardware_flops,
             counted_flops_estimated=countable_flops(plan),
             tokens_per_step=flops.tokens,
-            memory_bytes={"estimated": memory.sizes() | {"moment": memory.moment.name}},
+            memory_bytes={"estimated": memory.sizes() | {"moment": memory.moment}},
         ),
     )
 
@@ -346,8 +342,8 @@ def of_step(record: Record) -> Step:
     return record.details_as(Step) or Step()
 
 
-def _mb(size_bytes: float | None) -> str:
-    return ABSENT if size_bytes is None else number_text(size_bytes / 1e6)
+def _mb(size_bytes: Any) -> str:
+    return number_text(size_bytes / 1e6)
 
 
 def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
@@ -361,9 +357,6 @@ def render(environment: Environment, records: Sequence[Record], console: Console
         title: [_against_estimate(record, key) for record in measured]
         for title, key in MEMORY.items()
     }
-    sizes["allocator peak"] = [
-        _mb(of_step(record).memory_bytes["measured"]["allocator_peak"]) for record in measured
-    ]
     shown = {title: cells for title, cells in sizes.items() if {*cells} != {ABSENT}}
     # The last column leaves a narrow terminal first.
     columns = [
@@ -373,22 +366,7 @@ def render(environment: Environment, records: Sequence[Record], console: Console
     print_lines(console, f"\n{MEMORY_TITLE}")
     print_grid(console, [Column("step", list(map(_label, measured))), *columns])
     files = [_checkpoint(record) for record in measured if of_step(record).checkpoint_file]
-    print_lines(console, *_deterministic_cost(measured), *files)
-
-
-def _deterministic_cost(records: Sequence[Record]) -> Iterator[str]:
-    """Compare each row of deterministic algorithms with the row before, which has the same case and
-    options.
-    """
-    for usual, record in itertools.pairwise(records):
-        is_pair = "algorithms" in record.options and record.options.items() > usual.options.items()
-        if is_pair and record.median_s and usual.median_s and record.ci95_s and usual.ci95_s:
-            words = f"{record.median_s / usual.median_s:.3f} x the time of the usual algorithms"
-            if usual.ci95_s[0] <= record.ci95_s[1] and record.ci95_s[0] <= usual.ci95_s[1]:
-                words += "; not a difference, the 95 % CIs overlap"
-            elif "preempted" in usual.flags + record.flags:
-                words += "; measure again, a row is preempted"
-            yield f"{_label(record)}: {words}"
+    print_lines(console, *files)
 
 
 def _label(record: Record) -> str:
@@ -417,12 +395,9 @@ def _against_estimate(record: Record, name: str) -> str:
         return ABSENT
     if measured is None:
         return f"{_mb(estimated)} est"
-    if estimated == measured:
-        change = "="
-    elif error is None:
-        change = "new"
-    else:
-        change = f"{error:+.2g}%"
+    if error is None:  # there is no estimate
+        return _mb(measured)
+    change = "=" if estimated == measured else f"{error:+.2g}%"
     return f"{_mb(measured)} {change}"
 
 

@@ -28,7 +28,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,15 +38,12 @@ from bench.harness.cli.arguments import UsageError, chosen, scenario_parser
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.op import ShapeError, parse_batch_shape, parse_size
 from bench.harness.settings import Argv, Settings
-from results.record import Environment, Record
-from results.show.grid import print_lines
+from results.record import Record
 from results.show.options import WHAT, Names, given, number, path
-from results.show.table import render_table, table_of_run
+from results.show.table import render_table
 from results.show.terminal import ADVANCED
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from bench.harness.device.device import Device
     from bench.harness.loop import Measure
     from bench.harness.run import Run
@@ -141,7 +137,15 @@ def measure(args: argparse.Namespace, argv: Argv = None) -> Run:
     settings = given(Settings, args)
     blank_records(options, None)  # rejects bad values before torch is loaded
     if options.tokens is not None:
-        check_tokens(options.tokens, options.token_dtype)
+        try:
+            with options.tokens.open("rb") as file:
+                size_bytes = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise UsageError(f"cannot read {options.tokens}: {error.strerror}") from None
+        if not size_bytes or size_bytes % TOKEN_BYTES[options.token_dtype]:
+            raise UsageError(
+                f"{options.tokens}: {size_bytes} bytes do not hold {options.token_dtype} token ids"
+            )
     check_places(settings)
     device = device_of(settings)
     from bench.harness.loop import measure_once
@@ -161,16 +165,6 @@ def rows_of(options: Options, device: Device) -> list[tuple[Record, Measure]]:
         (blank, load if blank.op == "load" else measure_copy)
         for blank in blank_records(options, device)
     ]
-
-
-def check_tokens(tokens: Path, dtype: str) -> None:
-    try:
-        with Path(tokens).open("rb") as file:
-            size_bytes = os.fstat(file.fileno()).st_size
-        if not size_bytes or size_bytes % TOKEN_BYTES[dtype]:
-            raise UsageError(f"{tokens}: {size_bytes} bytes do not hold {dtype} token ids")
-    except OSError as error:
-        raise UsageError(f"cannot read {tokens}: {error.strerror}") from None
 
 
 def blank_records(options: Options, device: Device | None) -> list[Record]:
@@ -237,17 +231,11 @@ def copy_record(
     )
 
 
-def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
-    render_table(environment, records, console)
-    if any(record.bytes_read and record.bytes_written for record in records):
-        print_lines(
-            console, "no GPU: copies are within host memory, which is both read and written"
-        )
+render = render_table
 
 
 def main(argv: Argv = None) -> int:
-    table = partial(table_of_run, render=render)
-    return guarded(build_parser(), lambda args: measure(args, argv).conclude(table), argv)
+    return guarded(build_parser(), lambda args: measure(args, argv).conclude(), argv)
 
 
 run = run_of(__file__)

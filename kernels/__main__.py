@@ -8,12 +8,13 @@ import sys
 from collections.abc import Sequence
 
 from kernels.audit import AuditError, OwnKernel, Selection
-from results.show.options import add, add_format, parameters
+from results.show.options import add, parameters
 from results.show.terminal import (
     INTERRUPTED,
     OK,
     OutputError,
     Parser,
+    add_format,
     busy,
     fail,
     install_command,

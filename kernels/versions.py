@@ -34,6 +34,7 @@ OPERATIONS = {
     "launch_floor": {"v1": ("launch-floor", "fp32")},
     "matmul": {
         "v1": ("matmul", FLOATS),
+        "v2": ("matmul", "fp32 tf32 fp16 bf16"),
         "v3": ("matmul", "fp32 tf32 fp16 bf16 int8 fp8e4m3 fp8e5m2"),
     },
     "matvec": {"v1": ("matvec", FLOATS), "v3": ("matvec matvec-int8", FLOATS)},

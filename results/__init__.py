@@ -59,11 +59,10 @@ def load(
     import warnings
     from pathlib import Path
 
-    from results.compare.selection import Selection
-    from results.compare.selection import since as moment
     from results.show.rows import to_frame
     from results.store.runfile import StoreError
-    from results.store.runs import list_runs
+    from results.store.runs import Selection, list_runs
+    from results.store.runs import since as moment
 
     since_s = None if since is None else moment(since)
     given = {"op": op, "dtype": dtype, "case": case, "provider": provider}

@@ -12,9 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from results.compare import command as compare_command
-from results.compare.selection import NAMED, Selection, add_selection
 from results.show.grid import Table
-from results.show.options import add_format
 from results.show.rows import parquet_bytes
 from results.show.table import describe, render_runs, render_table, table_of_run
 from results.show.terminal import (
@@ -23,6 +21,7 @@ from results.show.terminal import (
     TABLE_FORMATS,
     OutputError,
     Parser,
+    add_format,
     drawn,
     fail,
     prepare_streams,
@@ -31,12 +30,12 @@ from results.show.terminal import (
     say,
 )
 from results.store.runfile import Run, StoreError, load_run, runs_directory, write_output
-from results.store.runs import list_runs
+from results.store.runs import NAMED, Selection, add_selection, list_runs
 
 Command = Callable[[argparse.Namespace, Path], int]
 """Runs a command with its options and the directory of the runs."""
 
-SINKS = ("bmf", "github-benchmark", "pytorch-v3", "junit", "openmetrics")
+SINKS = ("bmf", "github-benchmark", "junit", "openmetrics")
 FORMATS = (*TABLE_FORMATS[1:], "parquet", *SINKS)
 
 LIST_COLUMNS = ("run_id", "started_at", "device_slug", "op", "records", "command", "path", "error")
@@ -113,7 +112,7 @@ def _add_options(name: str, parser: Parser) -> Command:
     if name == "history":
         from results import history
 
-        history.add_options(parser, RUN_HELP)
+        history.add_options(parser)
         return history.run
     if name == "list":
         add_selection(parser, "list only runs")
@@ -192,16 +191,20 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
         raise StoreError("--baseline requires --format junit")
     chosen = Selection.of(options)
     run = chosen.load(options.run, directory)
+    baseline = None
+    if options.baseline is not None:
+        baseline = load_run(chosen.find(options.baseline, directory))
+        run = replace(run, problems=(*run.problems, *baseline.problems))
     text = ""
     if form == "parquet":
         data = parquet_bytes(run)
     else:
-        if form in SINKS:
-            baseline = None
-            if options.baseline is not None:
-                baseline = load_run(chosen.find(options.baseline, directory))
-                run = replace(run, problems=(*run.problems, *baseline.problems))
-            text = _for_sink(form, run, baseline, chosen)
+        if form == "junit":
+            from results.export import junit
+
+            text = junit.render(run, baseline, chosen)
+        elif form in SINKS:
+            text = _for_tracker(form, run)
         else:
             text = table_of_run(run.environment, run.records).render(form)
         data = text.encode("utf-8")
@@ -211,26 +214,21 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
     return _finish("" if is_file else text, run)
 
 
-def _for_sink(form: str, run: Run, baseline: Run | None, chosen: Selection) -> str:
-    from results.export import bmf, github_benchmark, junit, openmetrics, pytorch_v3
+def _for_tracker(form: str, run: Run) -> str:
+    from results.export import bmf, github_benchmark, openmetrics
     from results.export.rows import rows_of
 
-    sinks: dict[str, Callable[..., str]] = {
+    trackers = {
         "bmf": bmf.render,
         "github-benchmark": github_benchmark.render,
-        "pytorch-v3": pytorch_v3.render,
-        "junit": junit.render,
         "openmetrics": openmetrics.render,
     }
-    render = sinks[form]
     rows = rows_of(run)
-    if form == "junit":
-        return render(run, rows, baseline, chosen)
     measured = [row for row in rows if row.record.status == "ok"]
     count = len(rows) - len(measured)
     if count:
         say(f"note: {count:,} of {len(rows):,} rows have no time and are left out")
-    return render(run, measured)
+    return trackers[form](run, measured)
 
 
 def _finish(text: str, run: Run) -> int:

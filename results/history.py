@@ -1,14 +1,14 @@
-"""python -m results history: one case over all runs by date, each compared with the previous or a
-chosen run, or with the median of several.
+"""python -m results history: one case over all runs by date, each compared with the previous one or
+with the median of several.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from results.compare.command import finish, with_problem
 from results.compare.comparison import compare_apart, sides_of_run
 from results.compare.earlier import SavedRuns, is_same_code
 from results.compare.flags import DISTURBED
-from results.compare.selection import Selection, add_selection
 from results.compare.sides import CompareError, Side, definitions, revision_of
 from results.record import Object, RowKey
 from results.show.grid import (
@@ -25,23 +24,21 @@ from results.show.grid import (
     Table,
     flat,
 )
-from results.show.options import add, add_format, number
-from results.show.picture import add_picture
-from results.show.table import format_half_width
-from results.show.terminal import Parser, busy
-from results.show.units import ABSENT, TIME_UNITS, count, duration, percent
+from results.show.options import margin, number
+from results.show.terminal import Parser, add_format, add_picture, busy
+from results.show.units import ABSENT, TIME_UNITS, count, duration, format_half_width, percent
 from results.stats.comparison import (
+    DEFAULT_MARGIN,
     FASTER,
-    MARGIN,
+    MARGIN_HELP,
     SLOWER,
     TOO_NOISY,
     UNSURE,
-    Comparison,
     with_holm,
 )
 from results.stats.spread import MEDIAN_EFFICIENCY
 from results.store.runfile import Run, RunFileError, StoreError, load_run
-from results.store.runs import RunSummary, find_run, list_runs, unix_time
+from results.store.runs import Selection, add_selection, list_runs, unix_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,16 +48,15 @@ which ignores comments): the time may have changed because the op did.
 
 examples:
   python -m results history --op gelu --dtype bf16 --case 67108864 --provider triton-v3
-  python -m results history --op gelu --dtype bf16 --case 67108864 --against 20261101T09
   python -m results history --op gelu --dtype bf16 --case 67108864 --window 20  # finds slow drift
   python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu -o mfu.png
 """
 
 METHOD = (
-    "a run is a change if it is FASTER or SLOWER than its baseline (the previous run, the one of "
-    "--against, or the median of the last --window runs): the 95 % interval of "
-    "the ratio of their times is beyond the margin; if nothing differs, the chance that a history "
-    "has any change is at most 1 % (Holm's correction)"
+    "a run is a change if it is FASTER or SLOWER than its baseline (the previous run, or the "
+    "median of the last --window runs): the 95 % interval of the ratio of their times is beyond "
+    "the margin; if nothing differs, the chance that a history has any change is at most 1 % "
+    "(Holm's correction)"
 )
 
 CASE = ("op", "dtype", "case", "options", "fill", "cache")
@@ -78,25 +74,23 @@ Series = Object
 """JSON object of one case by one provider on one host; `points` has its runs by date."""
 
 
-def add_options(parser: Parser, run_help: str) -> None:
+def add_options(parser: Parser) -> None:
     parser.epilog = EPILOG
     add_selection(parser, "show only runs")
-    bases = parser.add_mutually_exclusive_group()
-    bases.add_argument(
-        "--against",
-        metavar="RUN",
-        help=f"compare each run with this one, not with the last: {run_help}",
-    )
     text = (
         "compare each run with the median of the N runs before it, not with the last, so that a "
         "drift of 0.5 %% a commit is found; needs no repeated runs: what most runs differ by from "
         "the one before is the spread"
     )
     whole = f"a whole number from 2 to {MAX_WINDOW}"
-    bases.add_argument("--window", metavar="N", type=number(2, MAX_WINDOW, whole, int), help=text)
+    parse = number(2, MAX_WINDOW, whole, int)
+    parser.add_argument("--window", metavar="N", type=parse, default=1, help=text)
     text = "what the table and the picture show; verdicts are on times (default: time)"
     parser.add_argument("--metric", choices=METRICS, default="time", help=text)
-    add(parser, {"margin": MARGIN})
+    text = MARGIN_HELP.replace("%", "%%")
+    parser.add_argument(
+        "--margin", metavar="FRACTION", type=margin, default=DEFAULT_MARGIN, help=text
+    )
     add_format(parser)
     add_picture(parser)
 
@@ -109,28 +103,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     runs = [run for run in runs if run.error or selection.fits_run(run)]
     if not runs:
         raise StoreError(f"no run in {directory} matches: python -m bench.matmul makes one")
-    loaded, notes = _read(runs)
-    chosen = load_run(find_run(options.against, directory)) if options.against is not None else None
-    read = [*loaded, chosen] if chosen else loaded
-    try:
-        series = history(loaded, chosen, selection, options.margin, options.metric, options.window)
-    except CompareError as error:
-        raise with_problem(error, read) from None
-    if options.output is not None:
-        with busy("drawing"):
-            save_picture(draw(series, options.theme), options.output)
-    table = Table(
-        rows=lambda: _flat_rows(series),
-        cells=lambda: _rows(series),
-        notes_title="flags",
-        title=_heading(series),
-        document=lambda: {"method": METHOD, "series": series},
-    )
-    return finish(table.render(options.format), read, notes, picture=options.output)
-
-
-def _read(runs: Iterable[RunSummary]) -> tuple[list[Run], list[str]]:
-    loaded: list[Run] = []
+    loaded = []
     notes: list[str] = []
     for summary in sorted(runs, key=lambda run: (run.started_s, run.run_id)):
         try:
@@ -138,20 +111,39 @@ def _read(runs: Iterable[RunSummary]) -> tuple[list[Run], list[str]]:
             notes += loaded[-1].notes
         except RunFileError as error:
             notes.append(f"left out: {error}")
-    return loaded, notes
+    try:
+        series = history(loaded, selection, options.margin, options.metric, options.window)
+    except CompareError as error:
+        raise with_problem(error, loaded) from None
+    if options.output is not None:
+        with busy("drawing"):
+            save_picture(draw(series, options.theme), options.output)
+    rows = []
+    cells = []
+    for name, case in zip(_names(series), series, strict=True):
+        names = ("op", "dtype", "case", "provider", "host", "metric")
+        shared = {name: case[name] for name in names}
+        rows += [shared | flat(point) for point in case["points"]]
+        cells += [_cells(point, name, case) for point in case["points"]]
+    table = Table(
+        rows=lambda: rows,
+        cells=lambda: cells,
+        notes_title="flags",
+        title=_heading(series),
+        document=lambda: {"method": METHOD, "series": series},
+    )
+    return finish(table.render(options.format), loaded, notes, picture=options.output)
 
 
 def history(
     runs: Sequence[Run],
-    chosen: Run | None,
     selection: Selection,
     margin: float,
     metric: str = "time",
-    window: int | None = None,
+    window: int = 1,
 ) -> list[Series]:
     """Return the history of one case, a series for each provider and host; each run is compared
-    with the one before it, with `chosen` if given, or with the median of the `window` runs before
-    it.
+    with the median of the `window` runs before it.
 
     A run without a host name counts as one of the host of the run before it.
 
@@ -167,68 +159,68 @@ def history(
         for key, side in sides_of_run(run).items():
             by_row.setdefault((key, host), []).append(side)
     _check_one_case([key for key, _ in by_row])
-    chosen_sides = sides_of_run(selection.records_of(chosen)) if chosen else {}
-    if chosen and chosen_sides.keys().isdisjoint(key for key, _ in by_row):
-        raise CompareError(f"--against: {chosen.path} has no successful record of this case")
-    all_sides = [*chosen_sides.values(), *chain.from_iterable(by_row.values())]
+    all_sides = chain.from_iterable(by_row.values())
     devices = list(dict.fromkeys(side.environment.device["slug"] for side in all_sides))
     if len(devices) > 1:
         raise CompareError(
             f"the runs are of {len(devices)} machines: {', '.join(devices)}; choose one with "
             f"--machine"
         )
-    saved = SavedRuns([*runs, chosen] if chosen else runs)
-    bases: dict[Side, Side] = {}
-    for (key, host), sides in by_row.items():
-        if window:
+    saved = SavedRuns(runs)
+    bases = {}
+    for sides in by_row.values():
+        if window > 1:
             saved.count_steps(sides)
-        bases |= _bases(sides, host, chosen, chosen_sides.get(key), window)
+        for end in range(1, len(sides)):
+            bases[sides[end]] = _median_of(sides[max(0, end - window) : end])
     rows = [
         compare_apart(side.records[0].row, base, side, margin, saved).compared
         for side, base in bases.items()
     ]
     compared = dict(zip(bases, with_holm(rows), strict=True))
     against = {"base": "last"}
-    if window:
+    if window > 1:
         against = {"base": "window", "against": f"the median of the last {count(window, 'run')}"}
-    elif chosen:
-        against = {"base": "chosen", "against": chosen.environment.run_id}
-    series: list[Series] = []
+    series = []
     for (key, host), sides in by_row.items():
-        case: Series = {name: getattr(key, name) for name in CASE}
+        case = {name: getattr(key, name) for name in CASE}
         case |= {"provider": key.provider, "device": devices[0], "host": host, "metric": metric}
         case |= against
         points = []
-        last: str | None = None
+        last = None
         for side in sides:
             hashes = definitions(side.records)
             is_redefined = bool(hashes) and hashes != [last] and (bool(last) or len(hashes) > 1)
             last = hashes[-1] if hashes else last
-            point = _point(side, against["base"], compared.get(side), is_redefined)
-            point["is_same_code"] = side in bases and is_same_code(bases[side], side)
-            if metric == "mfu":
-                point |= {"value": side.rate("mfu"), "ci95": side.mfu_ci95}
-            if point["value"] is None:
+            first = side.records[0]
+            change = compared.get(side)
+            ends_s = first.ci95_s if len(side.records) == 1 else None
+            value = side.mfu if metric == "mfu" else side.time_s
+            if value is None:
                 raise CompareError(f"the MFU is unknown: no peak of {devices[0]} in {key.dtype}")
+            point = {
+                "run_id": side.environment.run_id,
+                "started_at": side.environment.started_at,
+                "revision": revision_of(first, side.environment),
+                "source_sha256": first.source_sha256,
+                "op_sha256": first.op_sha256,
+                "path": side.label,
+                "median_s": side.time_s,
+                "ci95_s": ends_s,
+                "value": value,
+                "ci95": side.mfu_ci95 if metric == "mfu" else ends_s,
+                f"ratio_to_{against['base']}": change and change.ratio,
+                "ratio_ci95": change and change.interval,
+                "verdict": change and change.verdict,
+                "reason": change and change.reason,
+                "flags": list(side.flags),
+                "is_change": change is not None and change.verdict in (FASTER, SLOWER),
+                "is_redefined": is_redefined,
+                "is_same_code": side in bases and is_same_code(bases[side], side),
+            }
             points.append(point)
         series.append(case | {"points": points})
     return series
-
-
-def _bases(
-    sides: Sequence[Side], host: str, chosen: Run | None, base: Side | None, window: int | None
-) -> dict[Side, Side]:
-    """Return what each run of a series is compared with; `base` is the row of `chosen`."""
-    if window:
-        earlier = [sides[max(0, end - window) : end] for end in range(1, len(sides))]
-        return dict(zip(sides[1:], map(_median_of, earlier), strict=True))
-    if chosen is None:
-        return {side: last for last, side in pairwise(sides)}
-    if base is None or len({_host(chosen), host} - {""}) > 1:
-        return {}
-    run_id = chosen.environment.run_id
-    others = [side for side in sides if side.environment.run_id != run_id]
-    return dict.fromkeys(others, base)
 
 
 def _median_of(sides: Sequence[Side]) -> Side:
@@ -255,47 +247,6 @@ def _check_one_case(keys: Sequence[RowKey]) -> None:
                 f"a history shows one case, but {len(values)} values of --{name} match, such as "
                 f"{shown}; choose one"
             )
-
-
-def _point(side: Side, base: str, compared: Comparison | None, is_redefined: bool) -> Object:
-    first = side.records[0]
-    ends_s = first.ci95_s if len(side.records) == 1 else None
-    return {
-        "run_id": side.environment.run_id,
-        "started_at": side.environment.started_at,
-        "revision": revision_of(first, side.environment),
-        "source_sha256": first.source_sha256,
-        "op_sha256": first.op_sha256,
-        "path": side.label,
-        "median_s": side.time_s,
-        "ci95_s": ends_s,
-        "value": side.time_s,
-        "ci95": ends_s,
-        f"ratio_to_{base}": compared and compared.ratio,
-        "ratio_ci95": compared and compared.interval,
-        "verdict": compared and compared.verdict,
-        "reason": compared and compared.reason,
-        "flags": list(side.flags),
-        "is_change": compared is not None and compared.verdict in (FASTER, SLOWER),
-        "is_redefined": is_redefined,
-    }
-
-
-def _flat_rows(series: Iterable[Series]) -> list[Object]:
-    rows = []
-    for case in series:
-        names = ("op", "dtype", "case", "provider", "host", "metric")
-        shared = {name: case[name] for name in names}
-        rows += [shared | flat(point) for point in case["points"]]
-    return rows
-
-
-def _rows(series: Sequence[Series]) -> list[Cells]:
-    rows = []
-    for name, case in zip(_names(series), series, strict=True):
-        for point in case["points"]:
-            rows.append(_cells(point, name, case))
-    return rows
 
 
 def _cells(point: Object, provider: str, case: Series) -> Cells:
@@ -365,7 +316,7 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
 
     from results.show import picture
 
-    points: list[Object] = []
+    points = []
     for case in series:
         points += case["points"]
     runs = {point["run_id"]: point for point in points}

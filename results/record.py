@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from statistics import median
-from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, get_args
 
 from msgspec import Meta, Struct, ValidationError, convert, defstruct, to_builtins
 from msgspec import field as member
@@ -126,7 +126,6 @@ class _OfEnvironment(Struct):
     host: Facts = {}
     versions: Facts = {}
     git: Facts = {}
-    hardware: Object = {}
     settings: _Comparing | None = None
 
 
@@ -352,28 +351,12 @@ class RecordError(ValueError):
     """
 
 
-def details_from(data: object) -> AnyDetails | None:
-    """Return the details of a line; None if their kind is of a newer version.
-
-    Raises:
-        RecordError: a required key is missing, or a value has the wrong type or is out of range.
-    """
-    if not isinstance(data, dict):
-        raise RecordError("'details' is not an object")
-    kind = KINDS.get(str(data.get("kind")))
-    if kind is None:
-        return None
-    known = {"kind", *kind.__struct_encode_fields__} - {"extra"}
-    unknown = {key: value for key, value in data.items() if key not in known}
-    try:
-        return convert(data | {"extra": unknown}, kind)
-    except (ValidationError, UnicodeError) as error:
-        raise RecordError(f"details: {error}") from None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """A line of a run file."""
+
+    TYPES_INSIDE: ClassVar[type[Struct]]
+    """Types inside its objects."""
 
     extra: Object = field(default_factory=dict)
     """Unknown keys of the file, written back unchanged."""
@@ -395,16 +378,16 @@ class Line:
             RecordError: a required key is missing, or a value has the wrong type or is out of
                 range.
         """
-        known = _KNOWN_KEYS[cls]
-        values: Object = {
-            key: value for key, value in data.items() if value is not None and key in known
-        }
-        if not data.keys() <= known:
-            values["extra"] = {key: value for key, value in data.items() if key not in known}
+        known = cls.__dataclass_fields__
+        values: Object = {"extra": {}}
+        for key, value in data.items():
+            if key not in known and key != "kind":
+                values["extra"][key] = value
+            elif value is not None:
+                values[key] = value
         try:
-            line = convert(values, cls)
-            convert(values, _TYPES_INSIDE[cls])
-            return line
+            convert(values, cls.TYPES_INSIDE)
+            return convert(values, cls)
         except (ValidationError, UnicodeError) as error:  # the latter for half a surrogate pair
             raise RecordError(str(error)) from None
 
@@ -412,6 +395,8 @@ class Line:
 @dataclass(frozen=True, kw_only=True)
 class Environment(Line):
     """Machine, software and settings of a run; the first line of a run file."""
+
+    TYPES_INSIDE = _OfEnvironment
 
     run_id: FileWord
     """Unique name of the run; its short id ends the file name."""
@@ -456,10 +441,14 @@ class Environment(Line):
             raise RecordError(
                 f"schema {schema} is newer than the supported {SCHEMA}; update Roofmark"
             )
-        environment = super().from_dict(data)
+        values = dict(data)
+        hardware = values.pop("hardware", None) or {}
+        if not isinstance(hardware, dict):
+            raise RecordError("'hardware' is not an object")
+        environment = super().from_dict(values)
         names = {key: environment.device[key] for key in ("slug", "name")}
         try:
-            machine = Machine.from_dict(names | (data.get("hardware") or {}))
+            machine = Machine.from_dict(names | hardware)
         except (ValidationError, UnicodeError) as error:
             raise RecordError(f"hardware: {error}") from None
         try:
@@ -474,6 +463,8 @@ class Environment(Line):
 @dataclass(frozen=True, kw_only=True)
 class Record(Line):
     """One case computed by one provider: counts, times and telemetry."""
+
+    TYPES_INSIDE = _OfRecord
 
     op: str
     provider: str
@@ -616,20 +607,17 @@ class Record(Line):
             raise RecordError("'median_s' is missing although 'status' is 'ok'")
         if details is None:
             return record
-        known = details_from(details)
-        if known is None:
+        if not isinstance(details, dict):
+            raise RecordError("'details' is not an object")
+        kind = KINDS.get(str(details.get("kind")))
+        if kind is None:  # of a newer version
             return replace(record, extra=record.extra | {"details": details})
-        return replace(record, details=known)
-
-
-_TYPES_INSIDE: Mapping[type[Line], type[Struct]] = {
-    Environment: _OfEnvironment,
-    Record: _OfRecord,
-}
-_KNOWN_KEYS: Mapping[type[Line], frozenset[str]] = {
-    line: frozenset({f.name for f in fields(line)} - {"extra", "machine"} | {"kind", *keys})
-    for line, keys in ((Environment, ["hardware"]), (Record, []))
-}
+        known = {"kind", *kind.__struct_encode_fields__} - {"extra"}
+        unknown = {key: value for key, value in details.items() if key not in known}
+        try:
+            return replace(record, details=convert(details | {"extra": unknown}, kind))
+        except (ValidationError, UnicodeError) as error:
+            raise RecordError(f"details: {error}") from None
 
 
 def name_of(record: Record) -> str:

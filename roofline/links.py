@@ -81,19 +81,14 @@ def fit(op: str, ranks: int, sizes_bytes: Sequence[float], times_s: Sequence[flo
     times = np.asarray(times_s, dtype=float)
     fitted = times
     for _ in range(REWEIGHTINGS):
-        weights = fitted**-2
-        mean_x = np.average(moved, weights=weights)
-        mean_t = np.average(times, weights=weights)
-        squares = float(weights @ (moved - mean_x) ** 2)
-        slope = float(weights @ ((moved - mean_x) * (times - mean_t))) / squares
-        latency_s = float(mean_t - slope * mean_x)
+        slope, latency_s = np.polyfit(moved, times, 1, w=1 / fitted)
         if latency_s < 0:
             latency_s = 0.0
-            slope = float(weights @ (moved * times)) / float(weights @ moved**2)
+            slope = np.average(times / moved, weights=(moved / fitted) ** 2)
         if slope <= 0:
             raise ValueError(f"times of {op} do not grow with the size")
         fitted = latency_s + slope * moved
-    return Fit(op, ranks, latency_s, 1 / slope)
+    return Fit(op, ranks, float(latency_s), float(1 / slope))
 
 
 def round_s(record: Record) -> Sequence[float]:

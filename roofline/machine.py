@@ -265,12 +265,9 @@ class Machine:
 
 
 def _is_known(entry: Any) -> bool:
-    """Return False for unknown quantities, and for the wrong FMA rate of a CPU in early
-    versions.
-    """
-    if not isinstance(entry, Mapping) or not isinstance(entry.get("quantity"), str):
-        return True
-    return entry["quantity"] in QUANTITIES and "torch addcmul" not in str(entry.get("config"))
+    """Return False for unknown quantities, of older or newer versions."""
+    quantity = entry.get("quantity") if isinstance(entry, Mapping) else None
+    return not isinstance(quantity, str) or quantity in QUANTITIES
 
 
 def machines_of(

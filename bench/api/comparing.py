@@ -234,7 +234,7 @@ def interleaved(
                     replace(blank, provider=provider),
                     index,
                     under_test,
-                    new_call=None if restore else functools.partial(new_call, candidate),
+                    new_call=functools.partial(new_call, candidate),
                     move=move,
                     restore=restore,
                     calls=[new_call(candidate, copy) for copy in range(len(sets))],

@@ -179,11 +179,11 @@ def sweep(
     under_test = device_of(device_name, ())
     assert under_test is not None
     environment = environment_of(under_test, "sweep")
-    records: list[Record] = []
+    records = []
     for shape, dtype, (name, fn) in itertools.product(sizes, names, functions.items()):
         arguments = functools.partial(make, shape, rotation.torch_dtype(dtype), device_name)
         subject = Function(fn, (), {}, arguments, {}, dtype, cache, device_name, in_place)
-        record: Record = subject.blank
+        record = subject.blank
         try:
             record = subject.measure(budget_s)
         except UsageError as error:

@@ -15,7 +15,7 @@ from bench.api.function import known_ceilings
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
 from bench.harness.torch_private import current_autograd_node, watched_autograd
-from bench.profiling.counts import shapes_text, tensors_in
+from bench.profiling.counts import is_real, shapes_text, tensors_in
 from bench.profiling.step import Account, ProfiledStep
 from bench.profiling.target import target_of
 from results.show.units import ABSENT, count, percent, quantity
@@ -98,7 +98,7 @@ class Meter:
         Raises:
             UsageError: `block` is less than 1, no input is a tensor, or `gpu` is unknown.
         """
-        if block < 1 or not any(True for _ in tensors_in(inputs)):
+        if block < 1 or not list(tensors_in(inputs)):
             raise UsageError("Meter expects an example input with a tensor, and block of 1 or more")
         self.target = target_of(type(model).__name__, model, inputs)
         self.machine = known_ceilings(detect(self.target.device), gpu)
@@ -196,10 +196,6 @@ class Meter:
             f"{quantity(found.items_per_s.center)} {self.unit}/s ({low} to {high}), "
             f"{count(found.blocks, 'block')} of {count(self.block, 'step')}, {self.machine.name}"
         )
-
-
-def is_real(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def percent_text(interval: Interval | None) -> str:

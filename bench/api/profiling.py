@@ -23,7 +23,6 @@ from results.record import Record
 from results.show.profile import render, totals_of
 from results.show.rows import document
 from results.store.runfile import runs_directory
-from roofline.work import DTYPE_BITS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,8 +134,8 @@ def with_work(
         for call in counted(step).operations
         if call.flops or call.bytes_moved or not call.is_modelled
     ]
-    if working and not blank.dtype and (dtype := main_dtype(working)) in DTYPE_BITS:
-        blank = replace(blank, dtype=dtype)
+    if working and not blank.dtype:
+        blank = replace(blank, dtype=main_dtype(working))
     if not missing:
         return blank
     unknown = ", ".join(dict.fromkeys(call.op for call in working if not call.is_modelled))

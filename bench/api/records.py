@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from bench.harness.cli.arguments import UsageError
 from results.record import Environment, Record
-from results.show.grid import Cell, html_of, print_cells, print_lines
+from results.show.grid import html_of, print_lines
 from results.show.rows import to_frame
 from results.show.table import render_table, table_of_run
 from results.show.terminal import printable
@@ -21,7 +21,6 @@ from roofline.picture.figure import plot_run
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-    from rich.console import Console
 
     from results.show.table import Render
 
@@ -68,13 +67,7 @@ class JudgedRecord(Record):
         return "\n".join(map(printable, [self._title(), *lines]))
 
     def _repr_html_(self) -> str:
-        return html_of(self._print)
-
-    def _print(self, console: Console) -> None:
-        print_lines(console, self._title())
-        print_cells(
-            console, [{"fact": Cell(name), "value": Cell(text)} for name, text in self._facts()]
-        )
+        return html_of(lambda page: print_lines(page, *repr(self).splitlines()))
 
     def _title(self) -> str:
         words = (self.op, self.case.strip("-"), self.dtype, self.provider.replace("function", ""))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from bench.harness.cli.arguments import chosen
 from bench.harness.op import Families, Op
 from bench.harness.settings import SAVING, Argv, Settings
-from results.show.grid import Cell, Cells, Table, drop_silent, print_cells, print_lines
+from results.show.grid import Cell, Cells, Table, drop_silent, flat, print_cells, print_lines
 from results.show.options import Names, add, given, parameters
 from results.show.terminal import INTERRUPTED, Parser, printable
 from results.show.units import ABSENT, quantity
@@ -45,26 +45,6 @@ exit codes: 0 ok; 1 nothing could be measured; 2 usage, or records could not be 
 examples:
   python -m bench calibrate                        # under two minutes on a CPU, five on a GPU
   python -m bench calibrate --quick --dtype bf16   # under half a minute on a CPU, one on a GPU"""  # noqa: E501
-
-COLUMNS = (
-    "quantity",
-    "name",
-    "value",
-    "unit",
-    "ci95_low",
-    "ci95_high",
-    "p5",
-    "p95",
-    "config",
-    "work_per_launch",
-    "sm_clock_hz",
-    "memory_clock_hz",
-    "power_w",
-    "flops_per_j",
-    "at_power_limit",
-    "measured_at",
-)
-"""Columns of CSV and Markdown."""
 
 ALWAYS = ("ceiling", "of", "95% CI", "by")
 """Columns that are shown even if all their cells are equal."""
@@ -125,8 +105,8 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     progress = run.progress
     setup = Setup(device, effort)
     saved = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
-    new: list[Ceiling] = []
-    rejected: list[str] = []
+    new = []
+    rejected = []
     with run:
         run.start(None)
         parts = planned(options, setup, matmul)
@@ -218,9 +198,7 @@ def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence
             console, "", *map(printable, (*notes["decomposition"], *missing, *notes["doubts"]))
         )
 
-    return Table(
-        rows=lambda: list(map(row_of, ceilings)), columns=COLUMNS, document=content, draw=draw
-    )
+    return Table(rows=lambda: list(map(row_of, ceilings)), document=content, draw=draw)
 
 
 def cells_of(ceiling: Ceiling) -> Cells:
@@ -250,11 +228,9 @@ def doubts(records: Sequence[Record]) -> list[str]:
 
 
 def row_of(ceiling: Ceiling) -> Object:
-    low, high = ceiling.ci95 or (None, None)
-    p5, p95 = ceiling.p5_p95 or (None, None)
-    derived = {"unit": ceiling.unit, "flops_per_j": ceiling.flops_per_j}
-    values = asdict(ceiling) | derived | {"ci95_low": low, "ci95_high": high, "p5": p5, "p95": p95}
-    return {name: values[name] for name in COLUMNS}
+    row = asdict(ceiling) | {"unit": ceiling.unit, "flops_per_j": ceiling.flops_per_j}
+    del row["p5_p95"]
+    return flat(row)
 
 
 def interval_text(ceiling: Ceiling) -> str:

@@ -14,16 +14,12 @@ from bench.harness.cli.arguments import Request, UsageError, chosen_ops
 from bench.harness.op import Families, Option
 from bench.harness.op_file import options_of
 from bench.harness.settings import Argv, Settings
-from results.show.options import WHAT, Parameter, add, given, number, parameters
+from results.show.options import WHAT, Parameter, add, given, margin, number, parameters
 from results.show.terminal import ADVANCED, INTERRUPTED, USAGE, Parser, print_out, say
-from results.stats.comparison import DEFAULT_MARGIN, MARGIN, MAX_ROUNDS, MIN_PAIRS
+from results.stats.comparison import DEFAULT_MARGIN, MARGIN_HELP, MAX_ROUNDS, MIN_PAIRS
 
 if TYPE_CHECKING:
-    from bench.comparing.turns import ComparePolicy
-    from bench.harness.measure.budget import Budget
-    from bench.harness.measure.rows import Row
     from bench.harness.run import Run
-    from results.record import Record
 
 DESCRIPTION = """\
 Compare providers. For each case (one op, shape and dtype), all providers are timed once per round,
@@ -97,7 +93,7 @@ class Options(Request):
         WHAT,
         "NAME",
     ] = None
-    margin: Annotated[float, replace(MARGIN, group=ADVANCED)] = DEFAULT_MARGIN
+    margin: Annotated[float, MARGIN_HELP, margin, ADVANCED, "FRACTION"] = DEFAULT_MARGIN
     rounds: Annotated[
         int | None,
         "run exactly N rounds, and check the verdicts once at the end",
@@ -159,6 +155,7 @@ def merged_options(families: Iterable[str]) -> dict[str, dict[str, Option]]:
 
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.commands.compare_functions import run_comparison, run_functions
+    from bench.comparing.interleave import interleave_safely
     from bench.harness.calibrate.calibration import mixes_for
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.rows import plan
@@ -214,7 +211,7 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
         raise refused_all(rows[0].refused for rows in cases if rows[0].refused)
     run = Run(settings, "bench", "compare", device, argv)
     budget = Budget(device, settings)
-    measures = [partial(measured, rows, budget) for rows in cases]
+    measures = [partial(interleave_safely, rows, budget) for rows in cases]
     baselines = [rows[0] for rows in cases if not rows[0].refused]
     dtypes = dict.fromkeys(row.case.dtype for row in baselines)
     mixes = mixes_for(row.op.work(row.case) for row in baselines)
@@ -237,29 +234,6 @@ def chosen_providers(options: Options, families: Sequence[str]) -> list[str]:
             f"or repeat one"
         )
     return names
-
-
-def measured(rows: Sequence[Row], budget: Budget, run: Run, policy: ComparePolicy) -> list[Record]:
-    """Return the records of a case; all cases have one budget."""
-    from bench.comparing.interleave import interleave_safely
-    from bench.harness.measure.measure_row import release
-    from bench.harness.providers.registry import is_user_kernel
-
-    budget.deadline = run.deadline
-    case = rows[0].case
-    names = ", ".join(row.blank().provider for row in rows)
-    run.progress.say(f"{case.op} {case.name} {case.dtype}: {names}")
-    is_own = any(is_user_kernel(row.provider) for row in rows if not row.refused)
-    return interleave_safely(
-        rows,
-        run.device,
-        run.ceilings,
-        policy,
-        budget,
-        timeout_s=run.settings.timeout_s,
-        note=run.progress.note,
-        in_worker=is_own or not release(run.device),
-    )
 
 
 def show(run: Run, fail_on: str) -> int:

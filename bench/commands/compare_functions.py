@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -112,13 +113,16 @@ def run_comparison(
         for index, measure in enumerate(measures):
             records: list[Record] = []
             for turn in range(tries):
-                share = policy.of_case(
-                    tries * index + turn, tries * len(measures), run.deadline, clock.now()
-                )
+                place = tries * index + turn
+                share = replace(policy, seed=policy.seed + place)
+                share_s = run.share_s(tries * len(measures) - place)
+                if share_s is not None:
+                    share = replace(share, budget_s=math.inf, deadline=clock.now() + share_s)
                 again = measure(run, share)
                 if not records or all(record.status != "skipped" for record in again):
                     records = again
-                if not options.confirm or not is_slower(run, records, names[0], options.margin):
+                found = compare_live(run.environment, records, names[0], options.margin).rows
+                if all(row.compared.verdict != SLOWER for row in found):
                     break
             for record in records:
                 run.keep(record)
@@ -128,11 +132,6 @@ def run_comparison(
             progress.advance()
         if dtypes is not None:
             run.judge_again()
-
-
-def is_slower(run: Run, records: Sequence[Record], baseline: str, margin: float) -> bool:
-    compared = compare_live(run.environment, records, baseline, margin)
-    return any(row.compared.verdict == SLOWER for row in compared.rows)
 
 
 def measured(case: Case, names: Sequence[str], run: Run, policy: ComparePolicy) -> list[Record]:
@@ -145,7 +144,7 @@ def measured(case: Case, names: Sequence[str], run: Run, policy: ComparePolicy) 
         case="-",
         status="skipped",
     )
-    blanks = [replace(unknown, provider=name, **case.known) for name in names]
+    blanks = [known_of(case, replace(unknown, provider=name)) for name in names]
     run.progress.say(f"{blanks[0].op} {blanks[0].case}: {', '.join(names)}")
     measure = partial(
         worker.call,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.api.comparing import ordered
 from bench.commands.compare_functions import known_of, run_cases, subject_of
@@ -88,7 +88,7 @@ def print_limits(problems: Sequence[Problem], gpu: str, settings: Settings) -> N
         records, _ = worker.call(count_work, problems, timeout_s=settings.timeout_s)
     except worker.WorkerError as error:
         raise UsageError(f"the reference {error}") from None
-    rows: list[dict[str, Any]] = []
+    rows = []
     lines = []
     for record in records:
         limits = limits_s(record, machine.roofs) or {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -22,10 +22,9 @@ from bench.harness.settings import Argv, Settings
 from bench.harness.timing.protocol import LIMITS
 from results.show.grid import Table
 from results.show.options import add, given, number, parameters
-from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
+from results.show.terminal import INTERRUPTED, Parser, print_out, printable
 from results.show.units import duration, percent, quantity
-from results.stats.comparison import DEFAULT_MARGIN, SAME
-from results.stats.verdict import smallest_detectable_change
+from results.stats.comparison import DEFAULT_MARGIN, SAME, smallest_detectable_change
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -51,8 +50,6 @@ BAD = "bad"
 """Status of a finding: as expected; worth knowing; measurements are wrong or too noisy until it is
 fixed.
 """
-
-COLORS = {OK: "green", NOTE: "yellow", BAD: "red"}
 
 BUDGET_S = 4.0
 
@@ -139,35 +136,14 @@ class Checkup:
 
     def add(self, new: Finding) -> None:
         self.findings.append(new)
-        self.print(f"{new.name}: {new.value}", f"{new.status:<6}", COLORS[new.status])
+        self.print(f"{new.status:<6}{new.name}: {new.value}")
         if new.advice:
             self.print(f"      {new.advice}")
 
-    def print(self, text: str, colored: str = "", color: str = "") -> None:
-        """Print a line with a colored beginning, unless stdout holds data."""
-        from rich.text import Text
-
-        line = Text.assemble((colored, color), printable(text))
+    def print(self, text: str) -> None:
+        """Print a line, unless stdout holds data."""
         if self.settings.format == "table":
-            print_out(drawn(lambda console: console.print(line, highlight=False, soft_wrap=True)))
-
-    def text(self, form: str) -> str:
-        from bench.harness.device.device import environment_facts
-
-        content: Object = {
-            "fit": self.is_fit,
-            "device": asdict(self.device),
-            "gpu": self.ceilings.slug,
-            "versions": environment_facts()["versions"],
-            "seconds": clock.now() - self.began,
-            "findings": [asdict(finding) for finding in self.findings],
-            "self_comparison": None,
-            "smallest_detectable_change_pct": None,
-            "settling": None,
-            **self.noise,
-            "records": [record.to_dict() for record in self.records],
-        }
-        return Table(rows=lambda: content["findings"], document=lambda: content).render(form)
+            print_out(f"{printable(text)}\n")
 
 
 def add_options(parser: Parser) -> None:
@@ -194,32 +170,42 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     is_interrupted = False
     with closing(Progress(settings.quiet)) as progress:
         checkup = Checkup(settings, device, ceilings_of(device, None), families, progress)
-        known = ", ".join(
-            f"{name} {version}"
-            for name, version in environment_facts()["versions"].items()
-            if version
-        )
+        versions = environment_facts()["versions"]
+        known = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
         gpu = "" if checkup.ceilings.slug == device.slug else f", {checkup.ceilings.slug}"
         checkup.print(f"{device.name} ({device.slug}{gpu}), {known}")
         try:
             check_all(checkup)
         except KeyboardInterrupt:
             is_interrupted = True
-    if checkup.is_fit:
-        checkup.print("", "ready to measure", "green")
-    else:
-        checkup.print("", "not ready: see the lines marked bad", "red")
+    is_fit = checkup.is_fit
+    checkup.print("ready to measure" if is_fit else "not ready: see the lines marked bad")
     if settings.format != "table":
-        print_out(checkup.text(settings.format))
+        findings = [asdict(finding) for finding in checkup.findings]
+        content = {
+            "fit": is_fit,
+            "device": asdict(device),
+            "gpu": checkup.ceilings.slug,
+            "versions": versions,
+            "seconds": clock.now() - checkup.began,
+            "findings": findings,
+            "self_comparison": None,
+            "smallest_detectable_change_pct": None,
+            "settling": None,
+            **checkup.noise,
+            "records": [record.to_dict() for record in checkup.records],
+        }
+        table = Table(rows=lambda: findings, document=lambda: content)
+        print_out(table.render(settings.format))
     if is_interrupted:
         return INTERRUPTED
-    return 0 if checkup.is_fit else 1
+    return 0 if is_fit else 1
 
 
 def check_all(checkup: Checkup) -> None:
     from bench.harness.measure.rows import one_line
 
-    checks: dict[str, Callable[[Checkup], Iterator[Finding]]] = {
+    checks = {
         "the device": device_check,
         "launches": launch_check,
         "one kernel as two providers": noise_check,
@@ -290,11 +276,6 @@ def gpu_findings(uuid: str | None) -> Iterator[Finding]:
         return
     ask = partial(gpu_state.ask, uuid)
     modes = gpu_state.modes(uuid)
-    max_mhz = ask("nvmlDeviceGetMaxClockInfo", gpu_state.CLOCK_SM)
-    if max_mhz:
-        mhz = ask("nvmlDeviceGetClockInfo", gpu_state.CLOCK_SM)
-        now = f"{mhz} MHz now, " if mhz else ""
-        yield Finding("SM clock", OK, f"{now}{max_mhz} MHz at most")
     limit_w = modes["power_limit_w"]
     if limit_w:
         default_w = modes["power_limit_default_w"] or limit_w
@@ -395,11 +376,9 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
 
 
 def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
-    from bench.comparing.interleave import interleave_safely
+    from bench.comparing.interleave import interleave
     from bench.comparing.turns import ComparePolicy
-    from bench.harness import worker
     from bench.harness.measure.budget import Budget
-    from bench.harness.measure.measure_row import release
     from bench.harness.measure.rows import plan
 
     device = checkup.device
@@ -414,16 +393,7 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
         rounds=MAX_ROUNDS,
         seed=settings.seed,
     )
-    baseline, candidate = interleave_safely(
-        rows,
-        device,
-        None,
-        policy,
-        Budget(device, settings),
-        timeout_s=worker.OWN_TIMEOUT_S,
-        note=checkup.progress.note,
-        in_worker=not release(device),
-    )
+    baseline, candidate = interleave(rows, device, None, policy, Budget(device, settings))
     if baseline.status != "ok" or candidate.status != "ok":
         raise RuntimeError(f"{baseline.status}: {baseline.reason or candidate.reason}")
     return baseline, candidate
@@ -451,9 +421,7 @@ def family_check(checkup: Checkup) -> Iterator[Finding]:
 def rows_of(
     checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = False
 ) -> Iterator[Finding]:
-    from bench.harness import worker
-    from bench.harness.measure.isolated import measure_isolated
-    from bench.harness.measure.measure_row import measure_row, release
+    from bench.harness.measure.measure_row import measure_row
     from bench.harness.measure.rows import rows_of_case
 
     device = checkup.device
@@ -462,12 +430,7 @@ def rows_of(
     limits = replace(LIMITS[device.type], cap_s=cap_s, warm_up_cap_s=cap_s, sampling_ratio=0.0)
     for row in rows_of_case(op, case, family, device, settings):
         checkup.progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
-        if release(device):
-            record = measure_row(row, device, checkup.ceilings, limits)
-        else:
-            record = measure_isolated(
-                row, device, checkup.ceilings, limits, timeout_s=worker.OWN_TIMEOUT_S
-            )
+        record = measure_row(row, device, checkup.ceilings, limits)
         checkup.records.append(record)
         yield row_finding(record, checkup.ceilings, is_large)
 

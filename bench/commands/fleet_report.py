@@ -7,8 +7,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from results.show.options import add_format, number
-from results.show.terminal import NO_DEVICE, OutputError, Parser, print_out, say
+from results.show.options import number
+from results.show.terminal import NO_DEVICE, OutputError, Parser, add_format, print_out, say
 from results.store.runfile import StoreError
 
 DESCRIPTION = """\

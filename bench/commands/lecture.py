@@ -107,7 +107,8 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     notes = load_notes()
     claims = [claim for claim in notes["claims"] if claim["subject"] in chosen]
     names = measured.needed([claim["claim"] for claim in claims], options.quick)
-    sizes = measured.sizes_of(device, options.quick)
+    kind = "gpu" if device.is_gpu else "cpu"
+    sizes = measured.SIZES[kind] | (measured.QUICK[kind] if options.quick else {})
     settings = replace(
         settings,
         budget_s=settings.budget_s or BUDGET_S[options.quick],

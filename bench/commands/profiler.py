@@ -276,7 +276,6 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     if options.replacing:
         return replace_operation(options, settings, argv)
     is_here = True
-    host = ""
     if options.source is not None:
         records, totals, gpu, host = answer_of(options, settings, records_of_trace)
         is_here = gpu is None and host == platform.node()
@@ -382,10 +381,9 @@ def answer_of(
     """
     from bench.harness import worker
 
-    is_on_gpu = device is not None and device.is_gpu
-    if options.target is None and options.rules is None and not is_on_gpu:
-        return function(options, settings, device)
     is_own = options.target is not None or options.rules is not None
+    if not is_own and not (device and device.is_gpu):
+        return function(options, settings, device)
     timeout_s = settings.timeout_s if is_own else worker.OWN_TIMEOUT_S
     step = "a call, or the import,"
     try:
@@ -408,8 +406,14 @@ def records_of(
     protocol.announce()
     target = chosen_target(options, settings, device.torch_name)
     protocol.announce(runs=False)
-    budget_s = settings.budget_s
-    return profiled(target, options.mode, device, budget_s, options.trace, options.compile)
+    return profiled(
+        target,
+        options.mode,
+        device,
+        left_s=settings.budget_s,
+        trace=options.trace,
+        is_compiled=options.compile,
+    )
 
 
 def records_of_trace(

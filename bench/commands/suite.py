@@ -69,7 +69,7 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.harness.run import Run
 
     dtypes: set[str] = set()
-    providers: set[str] = set()
+    providers = set()
     for family, ops in families.items():
         dtypes.update(*(op.dtypes for op in ops))
         providers.update(registry.provider_names(family))

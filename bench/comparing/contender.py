@@ -19,7 +19,7 @@ from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller
 from bench.harness.timing import protocol, samplers
-from bench.harness.timing.protocol import LIMITS, Sampler, Samples
+from bench.harness.timing.protocol import LIMITS, Samples
 from results.record import Record
 
 T = TypeVar("T")
@@ -45,9 +45,9 @@ class Contender(ABC):
     index: int
     """Index in the case; the baseline is the first."""
     device: Device
-    new_call: Callable[[int], samplers.Call] | None = None
-    """Makes the call on a copy of the inputs again; None if the inputs are restored."""
-    move: Callable[[int], None] | None = None
+    new_call: Any = None
+    """Makes the call on a copy of the inputs again, by its index."""
+    move: Any = None
     """Moves a copy of the inputs, which all contenders share, to other memory, for later calls of
     `new_call`.
     """
@@ -59,7 +59,7 @@ class Contender(ABC):
     """The context of its turns."""
     cache: str = "cold"
     record: Record | None = None
-    sampler: Sampler = field(init=False)
+    sampler: Any = field(init=False)
     poller: Poller = field(init=False)
     """Reads the clock of a GPU during its turns."""
     replay: ReplayCheck = field(init=False)
@@ -138,12 +138,11 @@ def running(contenders: Sequence[Contender]) -> list[Contender]:
     return [contender for contender in contenders if contender.record is None]
 
 
-def on_host(contenders: Sequence[Contender]) -> list[tuple[Contender, samplers.HostSampler]]:
-    timed = [(contender, contender.sampler) for contender in running(contenders)]
+def on_host(contenders: Sequence[Contender]) -> list[Contender]:
     return [
-        (contender, sampler)
-        for contender, sampler in timed
-        if isinstance(sampler, samplers.HostSampler)
+        contender
+        for contender in running(contenders)
+        if isinstance(contender.sampler, samplers.HostSampler)
     ]
 
 
@@ -156,8 +155,9 @@ def share_launches(contenders: Sequence[Contender]) -> None:
     verdict is clear.
     """
     hosts = on_host(contenders)
-    most_launches = max((sampler.launches_per_sample for _, sampler in hosts), default=1)
-    for contender, sampler in hosts:
+    most_launches = max((host.sampler.launches_per_sample for host in hosts), default=1)
+    for contender in hosts:
+        sampler = contender.sampler
         fitting = math.floor(MAX_SHARED_SAMPLE_S / max(contender.call_s, 1e-9))
         sampler.launches_per_sample = min(most_launches, max(sampler.launches_per_sample, fitting))
 
@@ -185,44 +185,40 @@ class Exchange:
         self._move_s = 0.0
 
     def __call__(self) -> None:
-        hosts = [pair for pair in on_host(self._contenders) if pair[0].restore is None]
+        hosts = [host for host in on_host(self._contenders) if host.restore is None]
         start = clock.now()
-        can_move = bool(hosts) and all(contender.new_call is not None for contender, _ in hosts)
-        calls_s = sum(contender.call_s * len(contender.calls) for contender, _ in hosts)
+        calls_s = sum(host.call_s * len(host.calls) for host in hosts)
         is_short = calls_s < MOVE_SHARE * self._limit_s
-        moves = can_move and is_short and start - self._moved_at >= self._move_s
+        moves = bool(hosts) and is_short and start - self._moved_at >= self._move_s
         self._make_calls(hosts, moves)
-        firsts = [contender.first for contender, _ in hosts]
+        firsts = [host.first for host in hosts]
         self._order.shuffle(firsts)
-        for (contender, sampler), first in zip(hosts, firsts, strict=True):
+        for contender, first in zip(hosts, firsts, strict=True):
             contender.first = first % len(contender.calls)
-            sampler.calls = itertools.cycle(
+            contender.sampler.calls = itertools.cycle(
                 [*contender.calls[contender.first :], *contender.calls[: contender.first]]
             )
         if moves:
-            for copy in range(len(hosts[0][0].calls)):
-                for contender, sampler in self._order.sample(hosts, len(hosts)):
+            for copy in range(len(hosts[0].calls)):
+                for contender in self._order.sample(hosts, len(hosts)):
                     if contender.record is None:  # it has not failed at an earlier copy
-                        contender.attempt(partial(sampler.keep_result_of, contender.calls[copy]))
+                        keep = contender.sampler.keep_result_of
+                        contender.attempt(partial(keep, contender.calls[copy]))
             self._moved_at = clock.now()
             self._move_s = self._moved_at - start
 
-    def _make_calls(
-        self, hosts: Sequence[tuple[Contender, samplers.HostSampler]], moves: bool
-    ) -> None:
+    def _make_calls(self, hosts: Sequence[Contender], moves: bool) -> None:
         """Make new objects for all calls, copy by copy, with the contenders in random order.
 
         A function whose objects were always made last was up to 2 % slower than itself.
         """
-        copies = list(range(min((len(contender.calls) for contender, _ in hosts), default=0)))
+        copies = list(range(min((len(host.calls) for host in hosts), default=0)))
         if moves:
             self._order.shuffle(copies)  # a copy takes the memory that another has freed
-            for _, sampler in hosts:
-                sampler.drop_results()
-        makers = [contender for contender, _ in hosts]
+            for contender in hosts:
+                contender.sampler.drop_results()
         for copy in copies:
-            if moves and makers[0].move is not None:
-                makers[0].move(copy)
-            for contender in self._order.sample(makers, len(makers)):
-                if contender.new_call is not None:
-                    contender.calls[copy] = contender.new_call(copy)
+            if moves:
+                hosts[0].move(copy)
+            for contender in self._order.sample(hosts, len(hosts)):
+                contender.calls[copy] = contender.new_call(copy)

@@ -26,6 +26,7 @@ from bench.harness.data.inputs import Filler, torch_dtype
 from bench.harness.device.device import detect
 from bench.harness.op import UsageError
 from bench.harness.providers.user_kernel import find
+from bench.profiling.target import moved
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -58,7 +59,8 @@ class FileCase(Case):
         self.make = self.defined(MAKE_INPUTS)
         get_inputs = self.defined("get_inputs")
         if self.make is None and get_inputs:
-            self.make = lambda: tuple(self._moved(get_inputs()))
+            dtype = torch_dtype(self.dtype)
+            self.make = lambda: tuple(moved(get_inputs(), self.device, dtype))
         return functions
 
     def arguments(self) -> tuple[Any, ...]:
@@ -83,7 +85,7 @@ class FileCase(Case):
 
     def work(self, arguments: Sequence[Any]) -> dict[str, Any]:
         """Return the FLOPs and bytes of a call that the files declare."""
-        work: dict[str, Any] = {}
+        work = {}
         flops = self.defined("FLOPS")
         moved = self.defined("BYTES")
         if flops:
@@ -110,10 +112,11 @@ class FileCase(Case):
             return function  # type: ignore[no-any-return]
         make = self.defined("get_init_inputs")
         torch.manual_seed(self.settings.seed)
-        arguments = self._moved(make()) if make else ()
+        dtype = torch_dtype(self.dtype)
+        arguments = moved(make(), self.device, dtype) if make else ()
         torch.manual_seed(self.settings.seed)
         module = function(*arguments)
-        module.to(device=self.device, dtype=torch_dtype(self.dtype))
+        module.to(device=self.device, dtype=dtype)
         module.requires_grad_(False)
         self.first = self.first or module
         state = module.state_dict()
@@ -121,18 +124,6 @@ class FileCase(Case):
         same = {key: x for key, x in given if key in state and state[key].shape == x.shape}
         module.load_state_dict(same, strict=False)
         return module
-
-    def _moved(self, values: Any) -> Any:
-        import torch
-
-        from bench.harness.torch_private import tree_map_only
-
-        dtype = torch_dtype(self.dtype)
-        return tree_map_only(
-            torch.Tensor,
-            lambda x: x.to(self.device, dtype if x.is_floating_point() else None),
-            values,
-        )
 
 
 def required_of(function: Callable[..., Any]) -> int:

@@ -13,7 +13,8 @@ from bench.harness.device.device import Device
 from bench.harness.measure.budget import CALLS_PER_CASE, Budget
 from bench.harness.measure.measure_row import finish, make_copies, prepare, release
 from bench.harness.measure.rows import Row, failed
-from bench.harness.providers.registry import numerics
+from bench.harness.providers.registry import is_user_kernel, numerics
+from bench.harness.run import Run
 from bench.harness.timing import protocol, samplers
 from bench.harness.timing.protocol import Samples
 from results.record import Record
@@ -53,33 +54,31 @@ def interleave(
 
 
 def interleave_safely(
-    rows: Sequence[Row],
-    device: Device,
-    ceilings: Machine | None,
-    policy: ComparePolicy,
-    budget: Budget,
-    timeout_s: float,
-    note: Callable[[str], None],
-    in_worker: bool,
+    rows: Sequence[Row], budget: Budget, run: Run, policy: ComparePolicy
 ) -> list[Record]:
-    """Call `interleave`, in a new process if `in_worker`.
+    """Call `interleave` for a case of a run, in a new process if there are users' functions.
 
     All providers of a case share a process, because processes differ in the placement of code and
     memory. If the process ends or loses its GPU, the provider whose code was running has failed,
-    and the others are measured again without it in a new process; `note` gets the reason.
-    `timeout_s` limits each call in a worker.
+    and the others are measured again without it in a new process. All cases have one budget.
     """
+    budget.deadline = run.deadline
     by_name = {row.blank().provider: row for row in rows}
+    case = rows[0].case
+    run.progress.say(f"{case.op} {case.name} {case.dtype}: {', '.join(by_name)}")
+    is_own = any(is_user_kernel(row.provider) for row in rows if not row.refused)
+    in_worker = is_own or not release(run.device)
 
     def measure(left: Sequence[str]) -> tuple[list[Record], str]:
-        arguments = ([by_name[name] for name in left], device, ceilings, policy, budget)
+        arguments = ([by_name[name] for name in left], run.device, run.ceilings, policy, budget)
         # Here it fails only if this process cannot go on, and then one of the rows is left out.
         if not in_worker and len(left) == len(rows):
             return interleave(*arguments), ""
-        deadline = policy.deadline
-        return worker.call(interleave, *arguments, timeout_s=timeout_s, deadline=deadline)
+        return worker.call(
+            interleave, *arguments, timeout_s=run.settings.timeout_s, deadline=policy.deadline
+        )
 
-    return without_culprits([row.blank() for row in rows], measure, note)
+    return without_culprits([row.blank() for row in rows], measure, run.progress.note)
 
 
 def without_culprits(
@@ -90,7 +89,7 @@ def without_culprits(
     """Return the records that `measure` returns, as `worker.call` does, for the names of all
     providers, the baseline first; after a `WorkerError` it is called again without the culprit.
     """
-    failed: dict[str, Record] = {}
+    failed = {}
     left = {blank.provider: blank for blank in blanks}
     baseline = blanks[0].provider
     while baseline in left and len(left) > 1:
@@ -144,12 +143,11 @@ class ProviderContender(Contender):
         if left_s is not None and call_s and needed_s > left_s:
             reason = (
                 f"comparing takes at least {duration(needed_s)} ({duration(call_s)} per call), "
+                f"{duration(max(0.0, left_s))} are left; increase --budget"
             )
-            reason += f"{duration(max(0.0, left_s))} are left; increase --budget"
             self.record = replace(self.blank, reason=reason)
-        if self.restore is None:
-            self.new_call = self._call_on
-            self.move = self.copies.move
+        self.new_call = self._call_on
+        self.move = self.copies.move
 
     def _call_on(self, copy: int) -> samplers.Call:
         data = self.copies.view(copy)

@@ -152,20 +152,15 @@ class Problem(Case):
 
     @cached_property
     def axes(self) -> dict[str, int]:
-        values = {}
-        expressions = {}
-        for name, axis in self.definition.axes.items():
-            if axis.type == "expr":
-                expressions[name] = axis.expression
+        values = dict(self.workload.axes)
+        axes = self.definition.axes.items()
+        for name, axis in sorted(axes, key=lambda item: item[1].type == "expr"):
+            if axis.type == "expr":  # of the others; it is code, as the reference is
+                values[name] = int(eval(axis.expression, {"__builtins__": {}}, values))
             elif axis.type == "const":
                 values[name] = axis.value
-            elif name in self.workload.axes:
-                values[name] = self.workload.axes[name]
-            else:
+            elif name not in values:
                 raise UsageError(f"the workload has no axis {name}")
-        for name, text in expressions.items():
-            # It is code, as the reference is.
-            values[name] = int(eval(text, {"__builtins__": {}}, values))
         return values
 
     def work(self, arguments: Sequence[Any]) -> dict[str, Any]:

@@ -36,9 +36,9 @@ from results.stats.comparison import (
     SLOWER,
     VERDICT_ERROR,
     Comparison,
+    judge_rounds,
 )
 from results.stats.samples import drift, half_width, median_ci95, two_modes
-from results.stats.verdict import judge_rounds
 
 SLOT_S = {"cpu": 0.0, "cuda": 0.025, "rocm": 0.025}
 """Length of a turn, seconds. On a GPU it is long enough for the clock frequency to follow the work.
@@ -85,17 +85,6 @@ class ComparePolicy:
     def left_s(self, now: float) -> float:
         """Return the time limit of rounds that begin now, seconds."""
         return self.budget_s if self.deadline is None else min(self.budget_s, self.deadline - now)
-
-    def of_case(self, index: int, cases: int, deadline: float | None, now: float) -> ComparePolicy:
-        """Return the policy of case `index`, which shares the time until the deadline with later
-        cases.
-        """
-        policy = replace(self, seed=self.seed + index)
-        if deadline is None:
-            return policy
-        return replace(
-            policy, budget_s=math.inf, deadline=now + max(0.0, deadline - now) / (cases - index)
-        )
 
 
 @dataclass
@@ -216,6 +205,7 @@ def run_rounds(
     rounds = Rounds([[] for _ in turns], [[] for _ in turns])
     order = random.Random(policy.seed)
     start = now()
+    limit_s = policy.left_s(start)
     next_look = FIRST_LOOK
     with no_garbage_collection():
         while not rounds.is_clear and rounds.count < (policy.rounds or MAX_ROUNDS):
@@ -232,9 +222,6 @@ def run_rounds(
                 rounds.slots[index].append(samples_s)
                 rounds.clocks_hz[index].append(clock_hz(index))
             rounds.seconds = now() - start
-            is_over = rounds.seconds >= policy.budget_s or (
-                policy.deadline is not None and now() >= policy.deadline
-            )
             if policy.rounds is None and rounds.count >= next_look:
                 next_look *= LOOK_EVERY
                 has_lost_time = is_disturbed()
@@ -242,7 +229,7 @@ def run_rounds(
                     rounds.count >= MIN_DISTURBED_ROUNDS
                     or not (has_lost_time or rounds.look_disturbed())
                 )
-            if is_over and rounds.count >= MIN_PAIRS:
+            if rounds.seconds >= limit_s and rounds.count >= MIN_PAIRS:
                 break
     rounds.is_clear = rounds.are_clear(policy, is_disturbed())
     return rounds

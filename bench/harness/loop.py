@@ -156,8 +156,7 @@ def visit_again(
             break
         row, record = measured[index]
         share = len(indices) - done + (VISITS - 1 - number) * len(indices)
-        again = replace(row, op=replace(row.op, stress={}))  # the first visit had hard inputs
-        new = visit(run, again, budget, share, kept)
+        new = visit(run, replace(row, is_again=True), budget, share, kept)
         merged = with_visit(record, new, LIMITS[run.device.type])
         if merged is not record:
             # The median of one visit alone may be above a ceiling.
@@ -235,7 +234,7 @@ def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
         converged=converged,
         outliers=outlier_count(samples_s),
         first_call_s=record.first_call_s,
-        verified=visit.verified,
+        verified=record.verified | visit.verified,
         passed_over=record.passed_over,
         flags=tuple(reasons),
         flag_reasons=reasons,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bench.harness.data.inputs import FILLS
-from results.show.options import FORMAT, HOW, OUTPUT, Parameter, number, path
-from results.show.terminal import ADVANCED
+from results.show.options import HOW, OUTPUT, Parameter, number, path
+from results.show.terminal import ADVANCED, FORMAT_HELP, TABLE_FORMATS
 
 Argv = Sequence[str] | None
 """Arguments of a command; None: those of the process."""
@@ -142,7 +142,7 @@ class Settings:
         bool,
         ADVANCED,
     ] = False
-    format: Annotated[str, FORMAT] = "table"
+    format: Annotated[str, FORMAT_HELP, TABLE_FORMATS, OUTPUT] = "table"
     output: Annotated[
         Path | str | None,
         Parameter(

@@ -42,6 +42,7 @@ NAMES = {
         "torch.utils._python_dispatch.is_traceable_wrapper_subclass_type"
     ),
     "disable_current_modes": "torch.utils._python_dispatch._disable_current_modes",
+    "dynamo_config": "torch._dynamo.config",
     "functorch_config": "torch._functorch.config",
     "compile_fx": "torch._inductor.compile_fx.compile_fx",
     "compile_fx_inner": "torch._inductor.compile_fx.compile_fx_inner",

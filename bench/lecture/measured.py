@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
@@ -43,18 +44,13 @@ def needed(claims: Iterable[str], is_quick: bool) -> list[str]:
     return [name for name in ROWS if name in names]
 
 
-def sizes_of(device: Device, is_quick: bool) -> Object:
-    kind = "gpu" if device.is_gpu else "cpu"
-    return SIZES[kind] | QUICK[kind] if is_quick else SIZES[kind]
-
-
 def measure(run: Run, names: Sequence[str], sizes: Row) -> Rows:
     """Measure rows and return those that succeeded.
 
     Scenarios come first, because the run file is complete after the rows of ops.
     """
-    scenarios: dict[str, tuple[Record, Measure]] = {}
-    ops: dict[str, planning.Row] = {}
+    scenarios = {}
+    ops = {}
     for name in names:
         family, *words = ROWS[name].format(**sizes).split()
         if hasattr(module_of(family), "LISTED"):
@@ -106,7 +102,9 @@ def statement(claim: Row, found: Rows, sizes: Row) -> Object:
         value = printed(CODE[name])
         commands.append(f"python -c {shlex.quote(CODE[name])}")
     elif figure and found.keys() >= set(names):
-        value = computed(figure, [found[row] for row in names], claim["unit"])
+        with suppress(TypeError):  # the machine has no such ceiling, and a row no MFU
+            value = figure(*[found[row] for row in names])
+            value = 100 * value if claim["unit"].startswith("%") else value
     commands += [f"python -m bench.{ROWS[row].format(**sizes)}" for row in names]
     flags = [found[row].flags for row in names if row in found]
     return {
@@ -122,14 +120,6 @@ def statement(claim: Row, found: Rows, sizes: Row) -> Object:
         "command": "; ".join(commands),
         "remark": claim["remark"],
     }
-
-
-def computed(figure: Callable[..., float], rows: Sequence[Any], unit: str) -> float | None:
-    try:
-        value = figure(*rows)
-        return 100 * value if unit.startswith("%") else value
-    except TypeError:  # the machine has no such ceiling, and a row no MFU
-        return None
 
 
 def printed(code: str) -> bool | float | str:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record, Step
 from results.show.grid import Row
-from results.show.picture import THEMES, own_style
+from results.show.picture import own_style
+from results.show.terminal import THEMES
 from results.show.units import quantity
 from results.store.runfile import write_output
 from roofline.accounting.step_memory import COMPONENTS

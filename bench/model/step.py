@@ -403,7 +403,7 @@ def memory_report(step: TrainingStep) -> dict[str, Any]:
         if counted is not None and (counted or not size):
             errors[name] = 100 * (size - counted) / (counted or 1)
     return {
-        "estimated": estimated | {"moment": memory.moment.name},
+        "estimated": estimated | {"moment": memory.moment},
         "measured": measured,
         "error_pct": errors,
     }

@@ -16,13 +16,15 @@ them.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from inspect import signature
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import ScriptObject, Tag, Tensor, broadcast_shapes
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import flop_registry
 
 from bench.harness.torch_private import has_kernel_for, tree_iter, tree_map_only
@@ -206,15 +208,10 @@ real operation.
 """
 
 
-class Moved(NamedTuple):
-    """Bytes that a call reads or writes of one storage."""
-
-    storage: Any
-    bytes: int
-
-
-Traffic = tuple[list[Moved], list[Moved]]
-"""Reads and writes."""
+Moved = Counter[StorageWeakRef]
+"""Bytes that a call reads or writes, by storage; the references prevent that another storage gets
+the same address.
+"""
 
 RULES: dict[tuple[str, str], tuple[Callable[..., Work], bool]] = {}
 """Rules that users declared, by namespace and name, with whether their FLOPs are those of a
@@ -242,26 +239,25 @@ def declare_work(op: str, rule: Callable[..., Work], is_product: bool = False) -
     RULES[namespace, base_name(name)] = rule, is_product
 
 
-def count(
-    func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any
-) -> tuple[Operation, Traffic]:
-    """Return the work of one call, whose tensors may be fake, and its reads and writes of
-    storages.
-    """
+def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Operation:
+    """Return the work of one call, whose tensors may be fake."""
     operation = Operation(name_of(func), flags=(UNMODELLED,))
     try:
         call = Call(func, args, kwargs, result)
-        traffic = call.traffic()
+        reads, writes = call.traffic()
         flops, products, is_known = call.flops()
     except (RuntimeError, NotImplementedError, ValueError, TypeError):
         # Tensors without strides or storage, such as those of MKL-DNN, raise errors of their own.
-        return operation, ([], [])
+        return operation
     given = list(call.values.values()) or [args]
     operation.shapes = shapes_text(given) or shapes_text([result])
     operation.dtypes = dtypes_of([*tensors_in(given)] or tensors_in(result))
     operation.flops = flops
     operation.matmul_flops = products
-    operation.bytes_read, operation.bytes_written = map(total_bytes, traffic)
+    operation.reads = reads
+    operation.writes = writes
+    operation.bytes_read = reads.total()
+    operation.bytes_written = writes.total()
     operation.is_fusable = call.is_fusable
     if call.base in REDUCTIONS:
         last = call.read[0].dim() - 1  # of this dimension alone, each row is a block's
@@ -277,7 +273,7 @@ def count(
     if not is_known:
         flags.append(UNMODELLED)
     operation.flags = tuple(flags)
-    return operation, traffic
+    return operation
 
 
 def declare(operation: Operation, *args: Any, **kwargs: Any) -> None:
@@ -319,7 +315,7 @@ class Call:
         if "quantized" in name:
             self.values = tree_map_only(ScriptObject, held_by, self.values)
         self.read = [] if schema else list(parts_in((args, kwargs)))
-        self.updated: list[Tensor] = []
+        self.updated = []
         for argument in schema:
             tensors = list(parts_in(self.values.get(argument.name)))
             is_written = argument.alias_info is not None and argument.alias_info.is_write
@@ -371,10 +367,7 @@ class Call:
         is_known = is_torchs and (self.base in FLOPS_PER_ELEMENT or is_pointwise)
         # A list of outputs counts as one operand.
         operands = [*([tensor] for tensor in self.read), self.updated, self.created]
-        largest = max(
-            sum(x.numel() for x in operand if x.is_floating_point() or x.is_complex())
-            for operand in operands
-        )
+        largest = max(sum(x.numel() for x in operand if is_real(x)) for operand in operands)
         each = FLOPS_PER_ELEMENT.get(self.base, 1) if is_known else 1
         if is_complex:
             each *= 2
@@ -382,14 +375,14 @@ class Call:
                 each = COMPLEX_FLOPS.get(self.base, each)
         return largest * each, 0, is_known
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> tuple[Moved, Moved]:
         """Return the reads and writes: by default each input and each output once.
 
         Of a table only the indexed elements count, and repeated indices count again. Of grouped
         matrices at most one per row counts. Neither counts more than there is.
         """
         if self.is_free:
-            return [], []
+            return Counter(), Counter()
         base = self.aten
         written = distinct(self.written)
         is_embedding = base == "embedding" or "_bag" in base
@@ -399,11 +392,11 @@ class Call:
             taken = self.values.get("target", self.written[0]).numel()
             if "offsets" in self.values:  # of an embedding bag
                 taken = self.values["indices"].numel() * table.shape[1]
-            return [_part(table, taken), *others], written
+            return _part(table, taken) + others, written
         if base in PUTS and not self.created:
             indexed = _part(table, self._elements_put(table))
             is_read = self.values.get("accumulate", base in ADDS or "reduce" in self.values)
-            return [indexed, *others] if is_read else others, [indexed]
+            return indexed + others if is_read else others, indexed
         # The scores themselves are not needed.
         if base in ("nll_loss_backward", "nll_loss2d_backward"):
             return others, written
@@ -414,7 +407,7 @@ class Call:
         ):
             matrices = self.values["mat2"]
             used = _part(matrices, table.shape[-2] * matrices[0].numel())
-            return [used, *distinct(other for other in self.read if other is not matrices)], written
+            return used + distinct(x for x in self.read if x is not matrices), written
         return distinct(self.read), written
 
     def _elements_put(self, table: Any) -> int:
@@ -469,6 +462,11 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     return (leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor))
 
 
+def is_real(tensor: Tensor) -> bool:
+    """Whether a tensor has real or complex numbers, no integers."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def held_by(layer: Any) -> Any:
     """Return the weights that an object of a quantized layer holds."""
     if layer._has_method("unpack"):
@@ -503,13 +501,13 @@ def shapes_text(values: Iterable[Any]) -> str:
     return ",".join(texts)
 
 
-def distinct(tensors: Iterable[Tensor]) -> list[Moved]:
+def distinct(tensors: Iterable[Tensor]) -> Moved:
     """Return the distinct bytes of tensors in each storage.
 
     A broadcast dimension, the shared elements of sliding windows and identical views count once.
     Views that overlap in part count separately, up to the size of the storage.
     """
-    views: dict[Any, Moved] = {}
+    views = {}
     for tensor in tensors:
         strides = zip(tensor.stride(), tensor.shape, strict=True)
         extents = sorted((stride, size) for stride, size in strides if stride and size > 1)
@@ -517,19 +515,15 @@ def distinct(tensors: Iterable[Tensor]) -> list[Moved]:
         elements = min(math.prod(size for _, size in extents), span) if tensor.numel() else 0
         storage = tensor.untyped_storage()
         width = tensor.element_size()
-        views[storage._cdata, tensor.storage_offset(), tuple(extents), width] = Moved(
-            storage, elements * width
-        )
-    moved: dict[int, Moved] = {}
-    for (key, *_), view in views.items():
-        earlier = moved[key].bytes if key in moved else 0
-        moved[key] = Moved(view.storage, min(view.storage.nbytes(), earlier + view.bytes))
-    return list(moved.values())
-
-
-def total_bytes(moves: Iterable[Moved]) -> int:
-    return sum(moved.bytes for moved in moves)
+        view = storage._cdata, tensor.storage_offset(), tuple(extents), width
+        views[view] = storage, elements * width
+    moved: Moved = Counter()
+    for storage, view_bytes in views.values():
+        reference = StorageWeakRef(storage)
+        moved[reference] = min(storage.nbytes(), moved[reference] + view_bytes)
+    return moved
 
 
 def _part(tensor: Tensor, elements: int) -> Moved:
-    return Moved(tensor.untyped_storage(), min(elements, tensor.numel()) * tensor.element_size())
+    size_bytes = min(elements, tensor.numel()) * tensor.element_size()
+    return Counter({StorageWeakRef(tensor.untyped_storage()): size_bytes})

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -29,13 +28,11 @@ from bench.harness.torch_private import (
     HigherOrderOperator,
     TorchDispatchMode,
     disable_current_modes,
-    eager,
     eager_kernel,
-    prepared_for_fakes,
     tree_leaves,
     tree_map_only,
 )
-from bench.profiling.counts import is_decomposed, name_of, named
+from bench.profiling.counts import is_decomposed, is_real, name_of, named
 from bench.profiling.target import Target, guarded_call, target_of
 
 ONE_KERNEL = "_scaled_dot_product_efficient_attention"
@@ -46,19 +43,6 @@ MAX_KNOWN = 2**22
 
 MAX_ASSUMED = 20_000
 """Maximum assumed results of a step: a loop may wait for another value."""
-
-
-@contextmanager
-def faked() -> Iterator[tuple[FakeTensorMode, FakeResults]]:
-    """Return a context in which tensors are fake."""
-    with (
-        eager(),
-        prepared_for_fakes(MAX_KNOWN),
-        FakeTensorMode(allow_non_fake_inputs=True) as mode,
-        FakeResults() as results,
-        FakeFunctions(),
-    ):
-        yield mode, results
 
 
 def without_memory(target: Target, mode: FakeTensorMode) -> Target:
@@ -191,8 +175,7 @@ def is_fake(value: Any) -> bool:
 
 
 def is_knowable(tensor: Tensor) -> bool:
-    is_real = tensor.is_floating_point() or tensor.is_complex()
-    is_small = tensor.numel() <= (1 if is_real else MAX_KNOWN)
+    is_small = tensor.numel() <= (1 if is_real(tensor) else MAX_KNOWN)
     return is_small and not tensor.requires_grad and tensor.device.type == "cpu"
 
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from results.record import Fusion, Record
 from roofline.work import DTYPE_BITS, dtype_named
@@ -68,9 +68,9 @@ class Operation:
     """Whether it can share a kernel: elementwise, a lookup or a reduction."""
     ends_kernel: bool = False
     """Whether it is a reduction of columns or of everything."""
-    reads: dict[int, int] = field(default_factory=dict)
-    """Bytes read, by the number of the storage."""
-    writes: dict[int, int] = field(default_factory=dict)
+    reads: Mapping[Any, int] = field(default_factory=dict)
+    """Bytes read, by storage."""
+    writes: Mapping[Any, int] = field(default_factory=dict)
 
     @property
     def is_modelled(self) -> bool:
@@ -186,14 +186,14 @@ def chains_of(operations: Sequence[Operation]) -> list[tuple[list[Operation], in
     """Return the operations of each chain of a step, with the bytes that its fused kernel neither
     reads nor writes.
     """
-    versions: list[Version] = []
-    current: dict[int, Version] = {}
+    versions = []
+    current: dict[Any, Version] = {}
     first_of: list[int] = []
     """Index of the first operation of the chain that each operation belongs to."""
     chains: dict[int, list[Operation]] = {}
     starts: dict[int, int] = {}
     """Index of the operation before which the kernel of each chain runs."""
-    read_elsewhere: set[int] = set()
+    read_elsewhere = set()
     """Chains whose results another chain reads."""
     for index, operation in enumerate(operations):
         inputs = [current[storage] for storage in operation.reads if storage in current]

@@ -115,7 +115,11 @@ def computed_flops(values: Values, flops: int) -> int:
     Source: Dao, FlashAttention-2, 2023, section 3.1: a kernel skips blocks of other pairs.
     """
     if "block_mask" in values:
-        return int(flops * block_fraction(*values["block_mask"]))
+        _, _, partial, indices, full, *_ = values["block_mask"]
+        if isinstance(partial, FakeTensor) and partial.constant is None:
+            return flops  # which blocks there are is not known
+        blocks = partial.sum() if full is None else partial.sum() + full.sum()
+        return int(flops * int(blocks) / indices.numel())
     if not values.get("is_causal"):
         return flops
     queries = values["query"].shape[2]
@@ -123,16 +127,6 @@ def computed_flops(values: Values, flops: int) -> int:
     seen = min(queries, keys)
     pairs = causal_pairs(seen, seen, seen) + (queries - seen) * keys
     return int(flops * pairs // max(1, queries * keys))
-
-
-def block_fraction(
-    queries: int, keys: int, partial: Tensor, indices: Tensor, full: Tensor | None, *_: Any
-) -> float:
-    """Return the fraction of blocks that a `BlockMask` has; 1 if a fake tensor does not know it."""
-    if isinstance(partial, FakeTensor) and partial.constant is None:
-        return 1.0
-    blocks = partial.sum() if full is None else partial.sum() + full.sum()
-    return int(blocks) / indices.numel()
 
 
 def triangular_flops(values: Values, result: Tensor) -> int:
@@ -171,7 +165,7 @@ def transformer_flops(values: Values, result: Any) -> int:
     return int(layer_flops(values, result) + 4 * pairs)
 
 
-FAMILIES: tuple[tuple[Callable[[Values, Any], int | None], str], ...] = (
+FAMILIES = (
     (
         matmul_flops,
         (

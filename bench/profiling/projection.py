@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.torch_private import FakeTensorMode
-from bench.profiling.fake import ONE_KERNEL, faked
+from bench.harness.torch_private import FakeTensorMode, eager, prepared_for_fakes
+from bench.profiling.fake import MAX_KNOWN, ONE_KERNEL, FakeFunctions, FakeResults
 from bench.profiling.operation import CountedStep, fusions_of
 from bench.profiling.records import product_dtypes, work_records
 from bench.profiling.step import ProfiledStep, account
@@ -199,16 +199,14 @@ class Projection:
                 cells[f"share{name}"] = Cell(share, "right")
                 cells[f"bound{name}"] = Cell(row["bound"] or ABSENT)
             cells["module"] = module_cell(record)
+            cells["flags"] = Cell(", ".join(record.flags))
             shown.append(cells)
         return shown
 
     def _draw(self, console: Console, top: int = 20) -> None:
         title = f"{self.step.name}, {self.step.mode}: {LOWER_BOUND}"
         print_lines(console, title, *self.sentences(), "")
-        rows = self._cells(top)
-        for row, record in zip(rows, self.records, strict=False):
-            row["flags"] = Cell(", ".join(record.flags))
-        print_cells(console, rows, "flags")
+        print_cells(console, self._cells(top), "flags")
         if len(self.records) > top:
             print_lines(
                 console,
@@ -232,7 +230,13 @@ def counted(make: Callable[[FakeTensorMode], Target], mode: str) -> CountedStep:
     Raises:
         UsageError: the step cannot run without values.
     """
-    with faked() as (fake, results):
+    with (
+        eager(),
+        prepared_for_fakes(MAX_KNOWN),
+        FakeTensorMode(allow_non_fake_inputs=True) as fake,
+        FakeResults() as results,
+        FakeFunctions(),
+    ):
         target = make(fake)
         try:
             breakdown = account(ProfiledStep(target, mode))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import torch
 from torch.fx.node import map_arg
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as hooks
 from torch.utils.flop_counter import flop_registry
 
@@ -36,7 +35,6 @@ from bench.profiling.counts import (
     is_decomposed,
     name_of,
     tensors_in,
-    total_bytes,
 )
 from bench.profiling.operation import MODULE, TAG, UNMODELLED, Breakdown, Operation, summed
 from bench.profiling.target import ORIGINALS, Target, guarded_call
@@ -190,7 +188,7 @@ class Tags(TorchDispatchMode):
         ones.
         """
         paths = {id(module): path for path, module in self.step.target.modules.named_modules()}
-        ranges: list[Any] = []
+        ranges = []
 
         def enter(module: Any, _: Any) -> None:
             if id(module) not in paths:  # of a function: named by its class, its children below it
@@ -231,38 +229,25 @@ class Account(Tags):
         super().__init__(step)
         self.operations: list[Operation] = []
         self._module_of_node: dict[int, str] = {}
-        self._storages: list[StorageWeakRef] = []
-        """References, which prevent that another storage gets the same address."""
         named = step.target.modules.named_parameters()
         self._owners: dict[int, str] = {
             id(parameter): path.rpartition(".")[0] for path, parameter in named
         }
 
     def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        operation, traffic = count(func, args, kwargs, result)
-        operation.module = self._module()
+        operation = count(func, args, kwargs, result)
         operation.phase = self.step.phase
-        self.operations.append(operation)
-        for side, moves in zip((operation.reads, operation.writes), traffic, strict=True):
-            for moved in moves:
-                side[moved.storage._cdata] = moved.bytes
-                self._storages.append(StorageWeakRef(moved.storage))
-
-    def _module(self) -> str:
-        """Return the module of an operation; in the backward pass, that of the forward
-        operation.
-        """
-        node: Any = current_autograd_node()
-        module = self.modules[-1] if self.modules else ""
+        node = current_autograd_node()
+        if self.modules:  # also if it is recomputed in the backward pass
+            operation.module = self.modules[-1]
         if node is None:
             # An autograd node belongs to the first operation after it was created.
-            self._module_of_node.setdefault(int(sequence_number()) - 1, module)
-            return module
-        if self.modules:  # recomputed in the backward pass
-            return module
-        if hasattr(node, "variable"):
-            return self._owners.get(id(node.variable), "")
-        return self._module_of_node.get(node._sequence_nr(), "")
+            self._module_of_node.setdefault(int(sequence_number()) - 1, operation.module)
+        elif not self.modules and hasattr(node, "variable"):
+            operation.module = self._owners.get(id(node.variable), "")
+        elif not self.modules:
+            operation.module = self._module_of_node.get(node._sequence_nr(), "")
+        self.operations.append(operation)
 
 
 def counted(step: ProfiledStep, is_eager: bool = True) -> Breakdown:
@@ -286,8 +271,12 @@ def account(step: ProfiledStep) -> Breakdown:
 
 def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakdown]:
     """Return a compiled step and its operations: fused regions, and operations outside of them."""
-    from bench.harness.torch_private import compile_fx, compile_fx_inner
-    from bench.harness.torch_private import functorch_config as config
+    from bench.harness.torch_private import (
+        compile_fx,
+        compile_fx_inner,
+        dynamo_config,
+        functorch_config,
+    )
 
     numbers = itertools.count()
 
@@ -301,13 +290,15 @@ def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakd
     function = step.target.function
     for name in ORIGINALS:  # compile the original again
         function = getattr(function, name, None) or function
-    # All modules share the code that is compiled: torch would run it as it is after 8 compilations.
-    name = "isolate_recompiles"  # torch 2.11 does not have it
-    isolated: Any = {name: True} if name in signature(torch.compile).parameters else {}
-    made = torch.compile(function, backend=backend, dynamic=False, **isolated)
+    made = torch.compile(function, backend=backend, dynamic=False)
     fast = ProfiledStep(replace(step.target, function=made), step.mode)
-    # A graph from the cache of whole graphs has no regions that can be intercepted.
-    with state_kept(step.target), config.patch(enable_autograd_cache=False):
+    with (
+        state_kept(step.target),
+        # A graph from the cache of whole graphs has no regions that can be intercepted.
+        functorch_config.patch(enable_autograd_cache=False),
+        # All modules share the code that is compiled: torch would run it as it is after 8 times.
+        dynamo_config.patch(recompile_limit=sys.maxsize),
+    ):
         fast()
         fast()
         counted(fast, is_eager=False)
@@ -322,7 +313,7 @@ def region_of(name: str, graph: Any) -> Operation:
         # `operator.getitem` and arithmetic on sizes are not torch operations.
         if node.op == "call_function" and getattr(node.target, "__module__", "") != "_operator":
             args, kwargs = map_arg((node.args, node.kwargs), lambda other: other.meta.get("val"))
-            operations.append(count(node.target, args, kwargs, node.meta.get("val"))[0])
+            operations.append(count(node.target, args, kwargs, node.meta.get("val")))
     total = summed(operations)
     working = [
         operation for operation in operations if operation.flops or not operation.is_modelled
@@ -356,15 +347,13 @@ def shown(
         if isinstance(tags, Account):
             # Outputs that are part of an input are not written.
             read = distinct(given)
-            inputs = {moved.storage._cdata for moved in read}
-            made = distinct(tensors_in(result))
-            written = [moved for moved in made if moved.storage._cdata not in inputs]
+            made = distinct(tensors_in(result)).items()
             call = replace(
                 region,
                 dtypes=dtypes_of(given),
                 phase=step.phase,
-                bytes_read=total_bytes(read),
-                bytes_written=total_bytes(written),
+                bytes_read=read.total(),
+                bytes_written=sum(size for storage, size in made if storage not in read),
             )
             tags.operations.append(call)
         return result

@@ -15,6 +15,8 @@ from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from bench.harness.timing import protocol
 
 if TYPE_CHECKING:
+    import torch
+
     from roofline.accounting.config import ModelConfig
 
 MODEL_DTYPES = ("fp64", "fp32", "bf16", "fp16")
@@ -109,10 +111,6 @@ def made_by(make: Callable[[], Any], word: str, dtype: str | None, device: str) 
     """Return the target that a user's `make` returns, on a device, and in another dtype if one is
     given.
     """
-    import torch
-
-    from bench.harness.torch_private import tree_map_only
-
     wanted = torch_dtype(dtype) if dtype else None
     with guarded_call(word):
         made = make()
@@ -124,12 +122,21 @@ def made_by(make: Callable[[], Any], word: str, dtype: str | None, device: str) 
         kwargs = args.pop() if args and isinstance(args[-1], dict) else {}
         target = target_of(word, function, args, kwargs)
         target.modules.to(device=device, dtype=wanted)
-        args, kwargs = tree_map_only(
-            torch.Tensor,
-            lambda tensor: tensor.to(device, wanted if tensor.is_floating_point() else None),
-            (target.args, target.kwargs),
-        )
+        args, kwargs = moved((target.args, target.kwargs), device, wanted)
     return replace(target, args=args, kwargs=kwargs, device=device)
+
+
+def moved(values: Any, device: str, dtype: torch.dtype | None) -> Any:
+    """Return values with the tensors on a device, those of floating-point numbers in a dtype."""
+    import torch
+
+    from bench.harness.torch_private import tree_map_only
+
+    return tree_map_only(
+        torch.Tensor,
+        lambda tensor: tensor.to(device, dtype if tensor.is_floating_point() else None),
+        values,
+    )
 
 
 def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device: str) -> Target:

@@ -198,7 +198,7 @@ def content_of(path: Path, max_bytes: int) -> bytearray:
     content = bytearray()
     with path.open("rb") as packed:
         is_gzip = packed.peek(2).startswith(b"\x1f\x8b")
-        file: Any = gzip.GzipFile(fileobj=packed) if is_gzip else packed
+        file = gzip.GzipFile(fileobj=packed) if is_gzip else packed
         for chunk in iter(partial(file.read, CHUNK_BYTES), b""):
             content += chunk
             if len(content) > max_bytes:
@@ -211,7 +211,7 @@ def content_of(path: Path, max_bytes: int) -> bytearray:
 def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
     """Return a trace with the events that are needed: those of the host, and of one GPU."""
     try:
-        document: Any = msgspec.json.decode(content, type=TraceDocument | list[TraceEvent])
+        document = msgspec.json.decode(content, type=TraceDocument | list[TraceEvent])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"is not a trace of torch.profiler's export_chrome_trace: {error}"
@@ -224,7 +224,7 @@ def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
             continue
         category = event.get("cat")
         is_module = category == PYTHON and event["name"].startswith(NN_MODULE)
-        if category in ON_HOST or category in ON_GPU or is_module:
+        if category in (*ON_HOST, *ON_GPU) or is_module:
             event.setdefault("dur", 0)
             event.setdefault("args", {})
             events.append(event)
@@ -258,7 +258,7 @@ def gpu_of(document: Mapping[str, Any]) -> Device | None:
     same = [facts for facts in every if facts["id"] in numbers]
     if not same and len({facts.get("name") for facts in every}) == 1:
         same = every  # AMD numbers the visible GPUs differently
-    facts: Mapping[str, Any] = same[0] if same else {}
+    facts = same[0] if same else {}
     name = facts.get("name") or "unknown GPU"
     memory_bytes = facts.get("totalGlobalMem")
     sm_count = facts.get("numSms")
@@ -269,7 +269,7 @@ def gpu_of(document: Mapping[str, Any]) -> Device | None:
     )
 
 
-def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
+def breakdown_of(events: Events, step: int | None) -> Breakdown:
     """Return the operations of one or of all steps of a trace; on a CPU, those of the thread that
     computed longest.
     """
@@ -279,9 +279,10 @@ def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
     spans_of_steps = steps_of(host)
     if step is not None:
         host = of_step(host, spans_of_steps, step)
-        own = {event["args"].get("correlation") for event in host} - {None}
-        others = [kernel for kernel in kernels if kernel.correlation not in own]
-        kernels = [kernel for kernel in kernels if kernel.correlation in own]
+    launches = {event["args"].get("correlation") for event in host} - {None}
+    if step is not None:
+        others = [kernel for kernel in kernels if kernel.correlation not in launches]
+        kernels = [kernel for kernel in kernels if kernel.correlation in launches]
     if not kernels:
         spent: Counter[Any] = Counter()
         for event in host:
@@ -294,10 +295,9 @@ def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
     if step is None and len(spans_of_steps) > 1:
         breakdown.steps_s = [(end - begin) / 1e9 for begin, end in spans_of_steps.values()]
     # What was launched before the recording began is older than all launches in it.
-    launches = {event["args"].get("correlation") for event in host} - {None}
     launched = [kernel.begin for kernel in kernels if kernel.correlation in launches]
     first = min(launched, default=kernels[0].begin if kernels else 0)
-    early = [each for each in kernels if each.begin < first and each.correlation not in launches]
+    early = [each for each in kernels if each.begin < first]
     kernels = [each for each in kernels if each.begin >= first]
     breakdown.early_s = tuple((kernel.end - kernel.begin) / 1e9 for kernel in early)
     spans = [*map(span_of, host), *((kernel.begin, kernel.end) for kernel in kernels)]
@@ -510,9 +510,9 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
                 args.append(argument.value(expected))
         with warnings.catch_warnings(action="ignore"):
             result = None if is_data_dependent(func) else func(*args, **kwargs)
-            operation, _ = count(func, args, kwargs, result)
-            is_possible = operation.flops <= MAX_FLOPS
-            return operation if is_possible else unknown
+            operation = count(func, args, kwargs, result)
+        # Each call has tensors of its own here, so what it reads of others is not known.
+        return replace(operation, reads={}) if operation.flops <= MAX_FLOPS else unknown
     except (
         Exception
     ):  # of many classes: some operations need data, some traces are damaged or forged

@@ -8,7 +8,7 @@ parts of a step sum to it exactly.
 from __future__ import annotations
 
 import json
-import shutil
+import platform
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,20 +55,15 @@ PRECOMPILED = "## Call CompiledFxGraph"
 
 
 def profiled(
-    target: Target,
-    mode: str,
-    device: Device,
-    left_s: float | None = None,
-    trace: Path | None = None,
-    is_compiled: bool = False,
+    target: Target, mode: str, device: Device, **how: Any
 ) -> tuple[list[Record], StepTotals | None]:
-    """Count and time a step; return its records, the longest first, and its totals: None, with all
-    records `failed`, if it could not be timed.
+    """Count and time a step, see `timed`; return its records, the longest first, and its totals:
+    None, with all records `failed`, if it could not be timed.
     """
     step = ProfiledStep(target, mode)
     breakdown = account(step)
     try:
-        breakdown = timed(step, breakdown, device, left_s, trace, is_compiled)
+        breakdown = timed(step, breakdown, device, **how)
     except UsageError as error:
         failed = [
             replace(record, status="failed", reason=str(error))
@@ -119,13 +114,14 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mappin
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        if keep is not None:
-            try:
-                shutil.copyfile(path, keep)
-            except OSError as error:
-                raise UsageError(f"cannot write '{keep}': {error.strerror or error}") from None
         document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return document
+    if keep is not None:
+        kept = {"host_name": platform.node(), **document}  # torch 2.11 does not name it
+        try:
+            keep.write_text(json.dumps(kept), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write '{keep}': {error.strerror or error}") from None
+    return document
 
 
 @dataclass(slots=True)  # a trace has hundreds of thousands

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -30,7 +30,6 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from bench.harness.device.device import NoDeviceError
 from bench.harness.run import Run
 from bench.harness.timing.protocol import no_garbage_collection
-from bench.harness.timing.samplers import Call
 from bench.harness.transfer import finished_s
 from bench.ranks.launcher import Rank
 from results.record import Record
@@ -136,7 +135,7 @@ class Collective:
         if self.op == "send-recv":
             self.exchange((self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks)
             return
-        calls: dict[str, Callable[[], Any]] = {
+        calls = {
             "all-reduce": lambda: dist.all_reduce(self.result, async_op=True),
             "all-gather": lambda: all_gather(self.result, self.source, async_op=True),
             "reduce-scatter": lambda: reduce_scatter(self.result, self.source, async_op=True),
@@ -201,8 +200,8 @@ def late_ranks(durations_s: Times, work_s: Times) -> tuple[set[int], list[Claim]
     """
     late_s = -excess(durations_s)
     slower_s = excess(work_s)
-    late: set[int] = set()
-    claims: list[Claim] = []
+    late = set()
+    claims = []
     min_s = SLOWER_SHARE * float(np.median(work_s))
     for rank in range(durations_s.shape[1]):
         is_late = late_s[:, rank] > np.maximum(LATE_SHARE * durations_s[:, rank], min_s)
@@ -343,7 +342,7 @@ class Group:
         n = WORK_WIDTHS[run.device.is_gpu]
         a = torch.ones(n, n, device=run.device.torch_name)
         out = torch.empty(n, n, device=run.device.torch_name)
-        self.work: Call = lambda: torch.mm(a, a, out=out)
+        self.work = lambda: torch.mm(a, a, out=out)
         self.claims: list[Claim] = []
         self.pairs_s: dict[Pair, list[float]] = {}
 
@@ -423,7 +422,7 @@ class Group:
         """
         job = Collective("send-recv", row, self)
         for pairs in pair_rounds(self.ranks) * SWEEPS:
-            exchange: Call = job.prepare
+            exchange = job.prepare
             for pair in pairs:
                 if self.rank in pair:
                     partner = sum(pair) - self.rank

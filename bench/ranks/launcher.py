@@ -125,8 +125,7 @@ def open_store(rank: Rank, timeout_s: float, is_parent: bool = True) -> Store | 
 
     host = os.environ.get("MASTER_ADDR")
     port = os.environ.get("MASTER_PORT", "")
-    world_size = rank.world_size
-    if not host or not port.isdecimal() or world_size is None or world_size == 1:
+    if not host or not port.isdecimal() or rank.world_size in (None, 1):
         return None
     is_master = (
         is_parent and rank.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"

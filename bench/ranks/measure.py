@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from bench.harness import clock
 from bench.harness.calibrate import bandwidth, peaks
 from bench.harness.calibrate.calibration import ceilings_of
-from bench.harness.calibrate.setup import Candidate, Effort, Measured, NotMeasuredError, Rate, Setup
+from bench.harness.calibrate.setup import Candidate, Effort, NotMeasuredError, Rate, Setup
 from bench.harness.device import gpu_state
 from bench.harness.device.device import Device, cpu_device, detect, usable_cores
 from bench.harness.measure.measure_row import measure_row, release
@@ -195,7 +195,7 @@ def measured(items: Sequence[Item], device: Device, rank: Rank) -> Iterator[Reco
 def measure_rate(item: Item, device: Device) -> Record:
     """Return the record of a launch, a copy or FMAs."""
     setup = SameSetup(device, Effort(0.0, item.seconds), min_sample_s=item.seconds / MAX_SAMPLES)
-    results: list[Measured] = {
+    results = {
         "launch": lambda: bandwidth.launch(setup),
         "copy": lambda: bandwidth.bandwidth(setup, ("copy",)),
         "fma": lambda: peaks.fma(setup, item.dtype),

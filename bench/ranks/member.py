@@ -64,7 +64,7 @@ class Member:
         self.rank = rank_here()
         end_with_launcher(self.rank)
         self.began_s = time.monotonic()
-        self.deadline: float = self.began_s + options.deadline
+        self.deadline = self.began_s + options.deadline
         self.start_by = self.began_s + SOLO_SHARE * options.deadline
         self.is_alone = False
         worker.start_server()

@@ -15,10 +15,12 @@ import triton.language as tl
 
 from kernels.launch import Variant
 from kernels.matmul import (
+    MAX_TILES,
     Operands,
     layouts_of,
     output_type,
     triton_type,
+    unsupported_dtype,
 )
 
 GROUP_M = 8  # rows of tiles that are traversed together; source: Triton tutorials 03 and 09
@@ -164,3 +166,35 @@ def pointer_variant(
         **scale_types(dtype),
     }
     return variant_of(kernel, dtype, layout, size, tile, types, **others)
+
+
+def one_tile_each(
+    table: Table, variant: Callable[[str, str, str, Tile], Variant]
+) -> Callable[[Operands], None]:
+    """Return the launch of a version with one program per tile, without scales."""
+
+    def start(operands: Operands) -> None:
+        tiles = sizes(table, operands.gpu.arch, operands.dtype)
+        if not tiles:
+            raise unsupported_dtype(operands, f"it has {', '.join(table[min(table)])}")
+        size = size_class(tiles, operands)
+        tile = tiles[size]
+        programs = operands.tiles(tile.m, tile.n)
+        if programs > MAX_TILES:
+            raise ValueError(
+                f"{operands.label}: {programs} tiles of {tile.m}x{tile.n}; at most {MAX_TILES} are "
+                f"supported"
+            )
+        if programs:
+            chosen = variant(operands.dtype, operands.layout, size, tile)
+            chosen.launch(
+                programs,
+                *operands.tensors,
+                operands.m,
+                operands.n,
+                operands.k,
+                *operands.strides,
+                *operands.batch_strides,
+            )
+
+    return start

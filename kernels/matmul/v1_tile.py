@@ -23,12 +23,11 @@ from functools import cache, partial
 import triton
 import triton.language as tl
 
-from kernels.matmul import MAX_TILES, Operands, launcher, unsupported_dtype
-from kernels.matmul.tiles import Table, Tile, pointer_variant, variants_of
+from kernels.matmul import launcher
+from kernels.matmul.tiles import Table, Tile, one_tile_each, pointer_variant, variants_of
 
 LABEL = "matmul v1"
-TILE = Tile(64, 64, 32, warps=4, stages=3)
-SIZES = {"any": TILE}
+SIZES = {"any": Tile(64, 64, 32, warps=4, stages=3)}
 TILES: Table = {0: {"fp32": SIZES, "fp16": SIZES, "bf16": SIZES}}
 
 
@@ -85,24 +84,4 @@ _variant = cache(partial(pointer_variant, tile_matmul))
 variants = variants_of(TILES, _variant)
 
 
-def _launch(operands: Operands) -> None:
-    if operands.dtype not in TILES[0]:
-        raise unsupported_dtype(operands, f"it has {', '.join(TILES[0])}")
-    programs = operands.tiles(TILE.m, TILE.n)
-    if programs > MAX_TILES:
-        raise ValueError(
-            f"{LABEL}: {programs} tiles of {TILE.m}x{TILE.n}; at most {MAX_TILES} are supported"
-        )
-    if programs:
-        _variant(operands.dtype, operands.layout, "any", TILE).launch(
-            programs,
-            *operands.tensors,
-            operands.m,
-            operands.n,
-            operands.k,
-            *operands.strides,
-            *operands.batch_strides,
-        )
-
-
-KERNELS = {"matmul": launcher(LABEL, _launch)}
+KERNELS = {"matmul": launcher(LABEL, one_tile_each(TILES, _variant))}

@@ -10,20 +10,15 @@ tensor cores of sm_90 accumulate fp8 products with about 14 bits, so there each 
 terms starts at zero and is added to a sum in fp32. Source: DeepSeek-V3 technical report (2024),
 section 3.3.2, which does so every 128 terms.
 
-Changes from version 1 (there is no version 2, which had only the first two):
-- order: GROUP_M rows of tiles are traversed column by column. P programs that run together then
-  read about GROUP_M rows and P / GROUP_M columns of tiles instead of one row and P columns, so more
-  reads hit in L2. Source: Triton tutorial 03, "L2 cache optimizations";
-- tiles by architecture and dtype, of 128 x 128 and more in 16 bits, for 64 products per loaded
-  number instead of 32;
+Changes from version 2:
 - persistent: there are as many programs as run at the same time, and each takes every P-th tile, so
   no multiprocessor waits for a program to end and another to start. Two fit on a multiprocessor if
   8 warps need at most 128 registers per thread (`TWO_FIT`), or if there are 4 warps: one stores its
   tile while the other computes. In the other cases, for example nn and tn in 16 bits, only one
-  fits, because the addresses of A and B take registers;
-- masks: along the axis that is not dense in memory, rows and columns beyond the edge repeat the
-  last one, which costs no wide access; their results are not stored. The terms are masked in every
-  step. If stored rows are multiples of 16 bytes, that costs a comparison and no wide access;
+  fits, because the addresses of A and B take registers, so version 2, of which two fit, may be
+  faster there;
+- one loop body instead of two: every step masks the terms again. If stored rows are multiples of 16
+  bytes, that costs a comparison and no wide access;
 - the launcher tells the compiler whether stored rows of A and B are multiples of 16 bytes. Triton
   itself recognizes only multiples of 16 elements, and one odd size makes it treat all of them as
   unaligned. So loads stay 16 bytes wide if only C has odd rows, for example layout `nt` with an odd
@@ -32,8 +27,6 @@ Changes from version 1 (there is no version 2, which had only the first two):
   256 tiles spill up to 1256 bytes per thread in bf16; 64 x 64 x 32 with 8 warps does not spill.
   Such loads are not asynchronous, so only other programs hide their latency: the grid then has one
   program per tile;
-- tf32: fp32 on tensor cores, which use the upper 19 bits of each operand, if torch's setting
-  `torch.backends.cuda.matmul.fp32_precision` is `tf32`;
 - int8 and fp8.
 
 To avoid spills if C has odd rows, 16-bit tiles on sm_90 and later are 128 x 128: tiles of 128 x 256

@@ -6,27 +6,26 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from results.compare import profiles
-from results.compare.selection import Selection, add_selection
 from results.compare.sides import MODES, CompareError, CompareOptions, revisions
 from results.compare.turns import rounds_of
-from results.show.options import add, add_format, margin
-from results.show.picture import add_picture
+from results.show.options import margin
 from results.show.terminal import (
     ADVANCED,
     USAGE,
     Parser,
+    add_format,
+    add_picture,
     busy,
     print_out,
     say,
 )
-from results.stats.comparison import DEFAULT_MARGIN, MARGIN
+from results.stats.comparison import DEFAULT_MARGIN, MARGIN_HELP
 from results.store.runfile import Run, StoreError, load_run
-from results.store.runs import list_runs, unix_time
+from results.store.runs import Selection, add_selection, list_runs, unix_time
 
 EPILOG = """Two runs are rejected if the definition of an op changed between them (`op_sha256`,
 which ignores comments): the time may have changed because the op did. --force compares them anyway.
@@ -91,8 +90,8 @@ def add_options(parser: Parser, run_help: str) -> None:
     text = "baseline for --by provider or version (default: torch, else the first)"
     parser.add_argument("--baseline", metavar="PROVIDER", help=text)
     add_selection(parser, "with `latest`: the newest run")
-    own = replace(MARGIN, default=None)  # a saved comparison has its own
-    add(parser, {"margin": own})
+    text = MARGIN_HELP.replace("%", "%%")
+    parser.add_argument("--margin", metavar="FRACTION", type=margin, help=text)
     advanced = parser.group(ADVANCED)
     text = """assumed difference between two runs of the same code (default: estimated from the runs
         of the same code in the same directories); not used for rows that `bench compare`

@@ -6,11 +6,21 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
-from results.compare.earlier import SavedRuns, between_visits, is_same_code, runs_beside
-from results.compare.flags import with_flags
+from results.compare.earlier import SavedRuns, is_same_code, runs_beside
+from results.compare.flags import (
+    DISTURBED,
+    INTERPRETED,
+    MIN_DISTURBED_ROUNDS,
+    NOT_COMPARED,
+    NOT_FRESH,
+    OF_THE_ROOF,
+    ONE_SIDED,
+)
 from results.compare.sides import (
+    BY_PROVIDER,
     VERSION,
     WRONG,
     CompareOptions,
@@ -28,15 +38,19 @@ from results.show.units import count
 from results.stats.comparison import (
     DEFAULT_MARGIN,
     FASTER,
+    MORE_RUNS,
     MORE_SAMPLES,
     SLOWER,
     TOO_NOISY,
+    UNSURE,
     Comparison,
+    compare_sides,
+    is_beyond_disturbance,
+    times_longer,
     verdict_of,
     with_holm,
 )
-from results.stats.spread import Spread, given_spread
-from results.stats.verdict import compare_sides, side_of, times_longer
+from results.stats.spread import Spread, given_spread, spread_of_visits
 from results.store.runfile import Run
 
 
@@ -62,18 +76,19 @@ class ComparedRow:
 
     @property
     def reason(self) -> str:
-        return self.compared.reason + self._cycles_words() + self._remark()
-
-    def _remark(self) -> str:
+        text = self.compared.reason
+        in_cycles = self.cycles_verdict
+        if self.compared.verdict in (FASTER, SLOWER) and in_cycles is not None:
+            text += f"; in clock cycles it is {in_cycles}"
         medians = self.candidate.time_s / self.baseline.time_s
         ratio = self.ratio
         allowed = math.log1p(max(self.compared.margin, DEFAULT_MARGIN))
         if self.compared.is_bound or abs(math.log(medians / ratio)) <= allowed:
-            return ""
+            return text
         low, high = self.ci95 or (ratio, ratio)
         if high > TOO_NOISY * low or (low <= medians <= high and (medians > 1) == (ratio > 1)):
-            return ""
-        return f"; the ratio of the medians is {medians:.4f}"
+            return text
+        return f"{text}; the ratio of the medians is {medians:.4f}"
 
     @property
     def ratio(self) -> float:
@@ -102,12 +117,6 @@ class ComparedRow:
             return None
         low, high = (end * self.cycles_ratio / self.ratio for end in self.ci95)
         return verdict_of(low, high, self.compared.margin, self.compared.pairs)
-
-    def _cycles_words(self) -> str:
-        in_cycles = self.cycles_verdict
-        if self.compared.verdict not in (FASTER, SLOWER) or in_cycles is None:
-            return ""
-        return f"; in clock cycles it is {in_cycles}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,24 +155,25 @@ def compare(
     other = second or first
     labels, baseline, candidate = sides_of(first, second, request)
     notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
-    pairs, alone, remarks = match(baseline, candidate, not request.by_provider, request.force)
+    by_provider = request.by in BY_PROVIDER
+    pairs, alone, remarks = match(baseline, candidate, not by_provider, request.force)
     if request.by == "version" and request.baseline is None and is_one_run:
         pairs = from_version_to_version(pairs)
     saved = None
     if not is_one_run and drift is None:
         saved = SavedRuns(runs_beside([first, other]))
-    rows: list[ComparedRow] = []
+    rows = []
     for pair in pairs:
-        before = Side(labels[0], pair.baseline, first.environment)
-        after = Side(labels[1], pair.candidate, other.environment)
-        if request.by_provider:
-            before = replace(before, label=before.provider)
-            after = replace(after, label=after.provider)
         # Only records of one run can have been interleaved.
         shared = shared_rounds(pair.baseline, pair.candidate) if is_one_run else None
+        sides = []
+        of_sides = shared or (pair.baseline, pair.candidate)
+        runs = (first, other)
+        for label, records, run in zip(labels, of_sides, runs, strict=True):
+            name = records[0].provider if by_provider else label
+            sides.append(Side.of(name, records, run.environment))
+        before, after = sides
         if shared:
-            before = replace(before, records=shared[:1])
-            after = replace(after, records=shared[1:])
             rows.append(_compare_interleaved(pair.key, before, after, request.margin))
         else:
             rows.append(compare_apart(pair.key, before, after, request.margin, saved, drift))
@@ -172,7 +182,11 @@ def compare(
         for record in other.records:
             if not VERSION.fullmatch(record.provider):
                 alone.append(Unmatched("candidate", record, reason))
-    notes += [*remarks, *_runs_notes(rows)]
+    notes += remarks
+    repeated = [row for row in rows if row.baseline.runs + row.candidate.runs > 2]
+    if repeated:
+        means = "compared by the means over all runs of the same code without interference"
+        notes.append(f"{count(len(repeated), 'row')} {means}")
     results = with_holm([row.compared for row in rows])
     rows = [replace(row, compared=result) for row, result in zip(rows, results, strict=True)]
     return Compared(
@@ -226,8 +240,8 @@ def compare_apart(
     elif saved:
         spread = saved.between(baseline, candidate)
     else:
-        spread = between_visits(baseline, candidate)
-    compared = compare_sides(side_of(baseline.windows), side_of(candidate.windows), margin, spread)
+        spread = spread_of_visits(baseline.windows, candidate.windows)
+    compared = compare_sides(baseline.times, candidate.times, margin, spread)
     compared = with_flags(compared, baseline, candidate, is_paired=False)
     if is_same and compared.verdict in (FASTER, SLOWER):
         compared = compared.unsure(", but the code is the same: the machine changed")
@@ -246,7 +260,7 @@ def sides_of_run(run: Run) -> dict[RowKey, Side]:
         if record.status == "ok":
             by_row.setdefault(record.row, []).append(record)
     label = str(run.path)
-    return {row: Side(label, records, run.environment) for row, records in by_row.items()}
+    return {row: Side.of(label, records, run.environment) for row, records in by_row.items()}
 
 
 def _compare_interleaved(
@@ -269,10 +283,63 @@ def _compare_interleaved(
     return ComparedRow(key, baseline, candidate, compared, True, in_cycles, seconds)
 
 
-def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
-    repeated = [row for row in rows if row.baseline.runs + row.candidate.runs > 2]
-    means = "compared by the means over all runs of the same code without interference"
-    return [f"{count(len(repeated), 'row')} {means}"] if repeated else []
+def with_flags(
+    compared: Comparison, baseline: Side, candidate: Side, is_paired: bool
+) -> Comparison:
+    """Return a comparison with the flags in its reason, UNSURE if a flag may explain the verdict.
+
+    With `is_paired`, both sides share all interference, so FASTER and SLOWER hold after enough
+    rounds; see also `judge_rounds`.
+    """
+    shared = OF_THE_ROOF.intersection(baseline.flags, candidate.flags)
+    before = [flag for flag in baseline.flags if flag not in shared]
+    after = [flag for flag in candidate.flags if flag not in shared]
+    if not before and not after:
+        return compared
+    named = {
+        "both are": [flag for flag in before if flag in after],
+        "the baseline is": [flag for flag in before if flag not in after],
+        "the candidate is": [flag for flag in after if flag not in before],
+    }
+    parts = [f"{who} flagged {', '.join(flags)}" for who, flags in named.items() if flags]
+    listed = "; ".join(parts)
+    if INTERPRETED in before + after:
+        return compared.unsure(
+            f", but {listed}: the time of an interpreter is not that of the kernel"
+        )
+    is_unverified = NOT_FRESH in before + after and compared.verdict == FASTER
+    if is_unverified or NOT_COMPARED in before + after:
+        return compared.unsure(f", but {listed}: whether both compute the same is unknown")
+    is_decided = compared.verdict in (FASTER, SLOWER)
+    if is_paired:
+        are_disturbed = not DISTURBED.isdisjoint(before) and not DISTURBED.isdisjoint(after)
+        is_open = is_decided and are_disturbed and _may_wait(compared, baseline, candidate)
+        advice = f"{compared.pairs} rounds are too few"
+    else:
+        is_one_sided = not ONE_SIDED.isdisjoint(set(before) ^ set(after))
+        is_disturbed = not DISTURBED.isdisjoint(before + after)
+        is_open = compared.verdict != UNSURE and (is_one_sided or is_disturbed)
+        advice = MORE_RUNS
+    if is_open:
+        return compared.unsure(f", but {listed}; {advice}")
+    return replace(compared, reason=f"{compared.reason}; {listed}")
+
+
+def _may_wait(compared: Comparison, baseline: Side, candidate: Side) -> bool:
+    """Return whether waiting explains a difference: in few rounds, unless the fastest samples
+    differ as much.
+    """
+    if compared.pairs >= MIN_DISTURBED_ROUNDS:
+        return False
+    fastest_s = []
+    for side in (baseline, candidate):
+        samples_s = chain.from_iterable(record.samples_s for record in side.records)
+        fastest_s.append(min(samples_s, default=1.0))
+    ratio = fastest_s[1] / fastest_s[0]
+    if (ratio > 1) != (compared.ratio > 1):
+        return True
+    intervals = (compared.ci95, (ratio, ratio))
+    return not all(is_beyond_disturbance(ends, compared.margin) for ends in intervals)
 
 
 def nothing_common(unmatched: Sequence[Unmatched]) -> str:

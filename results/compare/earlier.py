@@ -8,14 +8,14 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
-from statistics import fmean, median
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from results.compare.flags import DISTURBED
-from results.compare.sides import Side, is_users, machine_facts
+from results.compare.sides import Side, is_users, machine_facts, revision_of
 from results.record import DEFINITION_PREFIX, Environment, Record, Rounds, RowKey
-from results.stats.spread import Repeats, RowSpreads, Spread, spread_of_visits, widest
+from results.stats.spread import Repeats, Spread, spread_of_row, spread_of_visits, widest
 from results.store.runfile import Run, RunFileError, load_run, read_head
-from results.store.runs import revision_text
 
 MAX_RUNS = 40
 """Maximum number of runs to read, newest first: a spread needs tens of repeats."""
@@ -26,43 +26,45 @@ def machine_of(environment: Environment) -> str:
     return f"{environment.device.get('uuid')} {machine_facts(environment)}"
 
 
-def code_of(record: Record, environment: Environment) -> tuple[object, ...]:
-    """Return facts that are equal for records of identical code.
+class Code(NamedTuple):
+    """Facts that are equal for records of identical code."""
+
+    is_known: bool
+    """Whether they identify the code; they do not for functions measured from Python, and for
+    libraries other than torch. Records of older versions have no hash: torch's are identified by a
+    clean revision."""
+    provider: str
+    source_sha256: str | None
+    op_sha256: str | None
+    versions: frozenset[tuple[str, Any]]
+    revision: str | None
+
+
+def code_of(record: Record, environment: Environment) -> Code:
+    """Return the code of a record.
 
     The revision of this repository does not matter if the hash of the op's definition is known.
     That of a user's repository does: the hash of a user's file does not cover its imports.
     """
-    if is_users(record):
-        git = record.source_git
-    elif (record.op_sha256 or "").startswith(DEFINITION_PREFIX):
-        git = None
-    else:
-        git = environment.git
-    versions = frozenset(environment.versions.items())
-    hashes = record.source_sha256, record.op_sha256
-    return record.provider, hashes, versions, revision_text(git)
-
-
-def is_code_known(record: Record, environment: Environment) -> bool:
-    """Return whether a record identifies its code; functions measured from Python and other
-    libraries do not.
-
-    Records of older versions have no hash: torch's are identified by a clean revision.
-    """
     git = environment.git
     is_clean = bool(git.get("sha")) and git.get("dirty") is False and record.op != "function"
-    return bool(
-        record.source_sha256
-        or ((record.op_sha256 or is_clean) and record.provider.startswith("torch"))
+    is_torch = record.provider.startswith("torch")
+    revision = revision_of(record, environment)
+    if not is_users(record) and (record.op_sha256 or "").startswith(DEFINITION_PREFIX):
+        revision = None
+    return Code(
+        is_known=bool(record.source_sha256 or ((record.op_sha256 or is_clean) and is_torch)),
+        provider=record.provider,
+        source_sha256=record.source_sha256,
+        op_sha256=record.op_sha256,
+        versions=frozenset(environment.versions.items()),
+        revision=revision,
     )
 
 
 def is_same_code(before: Side, after: Side) -> bool:
-    first = before.records[0]
-    second = after.records[0]
-    if code_of(first, before.environment) != code_of(second, after.environment):
-        return False
-    return is_code_known(first, before.environment) and is_code_known(second, after.environment)
+    code = code_of(before.records[0], before.environment)
+    return code.is_known and code == code_of(after.records[0], after.environment)
 
 
 def runs_beside(runs: Sequence[Run]) -> list[Run]:
@@ -110,14 +112,12 @@ class SavedRuns:
                     ]
                 )
             self._repeats[key] = Repeats.of(groups)
-        self._spreads = RowSpreads(self._repeats.values())
 
     def count_steps(self, sides: Sequence[Side]) -> None:
         """Count a history of a row as its repeats, unless more of them are known."""
         key = sides[0].records[0].row
         steps = Repeats.of_steps([math.log(side.time_s) for side in sides])
         self._repeats[key] = max(steps, self._repeats.get(key, steps), key=attrgetter("degrees"))
-        self._spreads = RowSpreads(self._repeats.values())
 
     def repeated(self, side: Side) -> Side:
         """Return a side with the collected records of its code in all runs; unchanged if no other
@@ -125,16 +125,13 @@ class SavedRuns:
         """
         first = side.records[0]
         own_id = side.environment.run_id
-        if not is_code_known(first, side.environment):
-            return side
-        codes = self._rows.get(first.row, {})
-        code = machine_of(side.environment), code_of(first, side.environment)
-        by_run = codes.get(code, {})
-        if by_run.keys() <= {own_id}:
+        code = code_of(first, side.environment)
+        by_run = self._rows.get(first.row, {}).get((machine_of(side.environment), code), {})
+        if not code.is_known or by_run.keys() <= {own_id}:
             return side
         own_first = sorted(by_run, key=lambda run_id: run_id != own_id)
         records = list(chain.from_iterable(by_run[run_id] for run_id in own_first))
-        return replace(side, records=records, runs=len(by_run))
+        return Side.of(side.label, records, side.environment, len(by_run))
 
     def between(self, before: Side, after: Side) -> Spread | None:
         """Return the spread between the means of two rows, at least that between visits; None if
@@ -146,17 +143,9 @@ class SavedRuns:
         known = [self._repeats.get(row, Repeats()) for row in rows]
         squares = sum(repeats.squares for repeats in known)
         degrees = sum(repeats.degrees for repeats in known)
-        runs = self._spreads.of(Repeats(squares, degrees))
+        runs = spread_of_row(Repeats(squares, degrees), self._repeats.values())
         if runs is not None:
             mean_of = (1 / before.runs + 1 / after.runs) / 2
             runs = replace(runs, deviation=runs.deviation * math.sqrt(mean_of))
-        spread = widest([runs, between_visits(before, after)])
+        spread = widest([runs, spread_of_visits(before.windows, after.windows)])
         return spread and replace(spread, has_runs=runs is not None)
-
-
-def between_visits(before: Side, after: Side) -> Spread | None:
-    """Return the spread between the visits of two rows; None if each has one."""
-    logs = []
-    for side in (before, after):
-        logs.append([math.log(median(visit)) for visit in side.windows])
-    return spread_of_visits(logs[0], logs[1])

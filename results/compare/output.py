@@ -20,7 +20,7 @@ from results.show.grid import (
     print_lines,
 )
 from results.show.terminal import printable
-from results.show.units import ABSENT, count, duration, percent, uncertainty
+from results.show.units import ABSENT, count, duration, format_half_width, percent, uncertainty
 from results.stats.comparison import (
     FASTER,
     SAME,
@@ -78,18 +78,13 @@ def exit_code(compared: Compared, fail_on: str) -> int:
     failing = verdicts[SLOWER]
     if fail_on == "unsure":
         failing += verdicts[UNSURE]
-    return int(bool(failing or _broken(compared)))
-
-
-def _broken(compared: Compared) -> int:
-    """Return the number of wrong or failed results of the candidate."""
-    return sum(row.is_broken for row in compared.unmatched)
+    return int(failing > 0 or any(row.is_broken for row in compared.unmatched))
 
 
 def summary(compared: Compared, fail_on: str) -> Object:
     means = geomeans(compared)
     only = means[0] if len(means) == 1 else {"ratio": None, "ci95": None}
-    drift: Object | None = None
+    drift = None
     spread = widest(row.spread for row in compared.rows)
     if spread:
         drift = {"share": spread.share, "source": spread.source}
@@ -121,7 +116,7 @@ def summary(compared: Compared, fail_on: str) -> Object:
         "geomean_rows": sum(mean["rows"] for mean in means),
         "geomeans": means,
         "unmatched": len(compared.unmatched),
-        "broken": _broken(compared),
+        "broken": sum(row.is_broken for row in compared.unmatched),
         "notes": list(compared.notes),
         "exit_code": exit_code(compared, fail_on),
     }
@@ -158,32 +153,11 @@ def geomeans(compared: Compared) -> list[Object]:
     return means
 
 
-def geomean_lines(compared: Compared) -> list[str]:
-    means = geomeans(compared)
-    if len(means) < 2:
-        return []
-    lines = []
-    for mean in means:
-        kind = " ".join(filter(None, (mean["op"], mean["provider"])))
-        lines.append(
-            f"{kind}, {mean['baseline']} -> {mean['candidate']}: geometric mean "
-            f"{_mean_words(mean)}, {count(mean['rows'], 'row')}"
-        )
-    return list(map(printable, lines))
-
-
-def _mean_words(mean: Object) -> str:
-    low, high = mean["ci95"]
-    if high > TOO_NOISY * low:
-        return "too noisy"
-    return f"{mean['ratio']:.4f}x the time (95 % CI {low:.4f} to {high:.4f})"
-
-
 def json_row(row: ComparedRow) -> Object:
     ends = list(row.ci95) if row.ci95 else None
     before = row.baseline
     share, limit = before.of_ceiling or (None, None)
-    known: Object = {name: getattr(row.key, name) for name in KEY}
+    known = {name: getattr(row.key, name) for name in KEY}
     known |= {
         "baseline": before.label,
         "candidate": row.candidate.label,
@@ -205,9 +179,9 @@ def json_row(row: ComparedRow) -> Object:
         known |= {
             f"provider_{name}": side.provider,
             f"{name}_s": side.time_s,
-            f"mfu_{name}": side.rate("mfu"),
+            f"mfu_{name}": side.mfu,
             f"mfu_ci95_{name}": side.mfu_ci95 and list(side.mfu_ci95),
-            f"bytes_per_s_{name}": side.rate("bytes_per_s"),
+            f"bytes_per_s_{name}": side.bytes_per_s,
             f"flags_{name}": list(side.flags),
             f"windows_{name}": len(side.records),
         }
@@ -233,7 +207,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
             "rows": list(map(json_row, compared.rows)),
             "unmatched": list(map(json_unmatched, compared.unmatched)),
         },
-        title=headline(compared),
+        title=headlines(compared)[0],
         notes=lambda: _below(compared),
     )
     return table.render(form)
@@ -263,7 +237,7 @@ def _below(compared: Compared) -> str:
         count_text = f"{len(compared.unmatched)} not compared"
         text += f"\n<details><summary>{count_text}</summary>\n\n{inside}\n</details>\n"
     text += "".join(f"\n{printable(note)}\n" for note in compared.notes)
-    means = geomean_lines(compared)
+    means = headlines(compared)[1:]
     if means:
         text += f"\nGeometric means:\n\n{_listed(means)}"
     return text
@@ -273,19 +247,33 @@ def _listed(lines: Iterable[str]) -> str:
     return "".join(f"- {line}\n" for line in lines).replace("<", "&lt;")
 
 
-def headline(compared: Compared) -> str:
+def headlines(compared: Compared) -> list[str]:
+    """Return a line with the counts of the verdicts and the geometric mean; of several means, each
+    has a line of its own.
+    """
     said = "nothing compared"
     if compared.rows:
         verdicts = [f"{rows} {verdict}" for verdict, rows in counts(compared).items() if rows]
         said = f"{', '.join(verdicts)} of {count(len(compared.rows), 'row')}"
     text = f"{compared.baseline} -> {compared.candidate}: {said}"
+    lines = []
     means = geomeans(compared)
-    if len(means) == 1:
-        text += f"; geometric mean {_mean_words(means[0])}"
-    broken = _broken(compared)
+    for mean in means:
+        low, high = mean["ci95"]
+        value = "too noisy"
+        if high <= TOO_NOISY * low:
+            value = f"{mean['ratio']:.4f}x the time (95 % CI {low:.4f} to {high:.4f})"
+        if len(means) == 1:
+            text += f"; geometric mean {value}"
+        else:
+            kind = " ".join(filter(None, (mean["op"], mean["provider"])))
+            sides = f"{mean['baseline']} -> {mean['candidate']}"
+            rows_text = count(mean["rows"], "row")
+            lines.append(f"{kind}, {sides}: geometric mean {value}, {rows_text}")
+    broken = sum(row.is_broken for row in compared.unmatched)
     if broken:
         text += f"; {broken} wrong or failed"
-    return printable(text)
+    return list(map(printable, [text, *lines]))
 
 
 def _rows(compared: Compared) -> list[Cells]:
@@ -316,6 +304,10 @@ def _cells(row: ComparedRow, compared: Compared) -> Cells:
         if high > TOO_NOISY * low:
             ratio = ABSENT
             closed = ABSENT
+    mfus = []
+    for side in (before, after):
+        half = format_half_width(side.mfu_ci95, side.mfu)
+        mfus.append(f"{percent(side.mfu)} {half}".removesuffix(f" {ABSENT}"))
     of_ceiling = ABSENT
     if before.of_ceiling and after.of_ceiling:
         bounds = dict.fromkeys((before.of_ceiling[1], after.of_ceiling[1]))
@@ -332,8 +324,8 @@ def _cells(row: ComparedRow, compared: Compared) -> Cells:
         "options": Cell(row.key.options, leaves=3),
         "baseline": Cell(duration(before.time_s), "right", leaves=5),
         "candidate": Cell(duration(after.time_s), "right", leaves=5),
-        "MFU baseline": Cell(before.mfu_text, "right", leaves=2),
-        "MFU candidate": Cell(after.mfu_text, "right", leaves=2),
+        "MFU baseline": Cell(mfus[0], "right", leaves=2),
+        "MFU candidate": Cell(mfus[1], "right", leaves=2),
         "gap closed": Cell(closed, "right", leaves=1),
         "% of ceiling": Cell(of_ceiling, "right", leaves=1),
         "reason": Cell(row.reason),
@@ -352,7 +344,7 @@ def print_table(compared: Compared, console: Console) -> None:
     if compared.unmatched:
         listed = (f"  {printable(describe(row))}" for row in compared.unmatched)
         print_lines(console, "\nnot compared:", *listed, indent="    ")
-    print_lines(console, f"\n{headline(compared)}", *geomean_lines(compared))
+    print_lines(console, "", *headlines(compared))
 
 
 def _run_lines(compared: Compared) -> list[str]:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from results.compare.comparison import Compared, ComparedRow
-from results.compare.output import foremost, headline, provider_text
+from results.compare.output import foremost, headlines, provider_text
 from results.show.picture import (
     AXIS_PT,
     BAND,
@@ -58,7 +58,7 @@ FOOT = 1.1
 
 def draw(compared: Compared, theme: str = "light") -> Figure:
     rows = foremost(compared, MAX_ROWS)
-    title, _, rest = headline(compared).partition(": ")
+    title, _, rest = headlines(compared)[0].partition(": ")
     if len(rows) < len(compared.rows):
         rest += f"; {len(rows)} of {len(compared.rows):,} rows drawn, the most important"
     with own_style(theme):
@@ -71,7 +71,7 @@ def draw(compared: Compared, theme: str = "light") -> Figure:
             texts = [what, provider_text(row, compared)]
             names.append("\n".join(plain(end_of(text, MAX_LABEL_LETTERS), 100) for text in texts))
         _draw_ratios(left, rows, compared)
-        style: dict[str, Any] = {"fontsize": POINT_PT, "color": tone(INK), "linespacing": 1.0}
+        style = {"fontsize": POINT_PT, "color": tone(INK), "linespacing": 1.0}
         left.set_yticks(range(len(rows)), names, **style)
         _draw_reached(right, rows, compared)
         letters = max(map(len, "\n".join(names).split("\n"))) * POINT_PT / 72 * 0.6 + 0.45
@@ -131,9 +131,9 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
         at = [index + (place - 0.5) * 0.36 for index in range(len(rows))]
         values = []
         for y, side in zip(at, sides[place], strict=True):
-            value = (side.rate("bytes_per_s") or 0) / 1e9
+            value = (side.bytes_per_s or 0) / 1e9
             if title == MFU and side.mfu_ci95:
-                value = 100 * (side.rate("mfu") or 0)
+                value = 100 * (side.mfu or 0)
                 ends = [100 * end for end in side.mfu_ci95]
                 axes.plot(ends, [y, y], "|-", color=tone(INK), linewidth=1)
             elif title == CEILING and side.of_ceiling:
@@ -150,5 +150,5 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
 def _finish(axes: Axes, title: str, columns: int = 5) -> None:
     frame(axes, "x")
     axes.set_xlabel(title, fontsize=AXIS_PT, labelpad=5)
-    style: dict[str, Any] = {"fontsize": LEGEND_PT, "frameon": False, "borderaxespad": 4.2}
+    style = {"fontsize": LEGEND_PT, "frameon": False, "borderaxespad": 4.2}
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=columns, **style)

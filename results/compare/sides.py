@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate, chain
 from operator import attrgetter
 from statistics import geometric_mean
@@ -24,16 +23,17 @@ from results.record import (
     RowKey,
     name_of,
 )
-from results.show.table import format_half_width
-from results.show.units import ABSENT, count, percent
-from results.stats.comparison import DEFAULT_MARGIN
-from results.stats.verdict import side_of
+from results.show.units import count
+from results.stats.comparison import DEFAULT_MARGIN, SideMean, side_of
 from results.store.runfile import Run, StoreError
 from results.store.runs import revision_text
-from roofline.model import Judgment, judge, limits_s
+from roofline.model import judge, limits_s
 
 MODES = ("provider", "version", "git")
 """What distinguishes the candidate from the baseline if not the run."""
+
+BY_PROVIDER = ("provider", "version")
+"""Modes that compare providers."""
 
 VERSION = re.compile(r".*-v\d+(-.*)?|.+:.+")
 NUMBER = re.compile(r"[-_]v(\d+)")
@@ -64,10 +64,6 @@ class CompareOptions:
     force: bool = False
     """Compare runs even if the machine or the definition of an op differs."""
 
-    @property
-    def by_provider(self) -> bool:
-        return self.by in ("provider", "version")
-
 
 def is_users(record: Record) -> bool:
     """Return whether the provider is a user's function: built-in names have no colon."""
@@ -87,7 +83,7 @@ def definitions(records: Iterable[Record]) -> list[str]:
     return list(dict.fromkeys(sha for sha in known if sha.startswith(DEFINITION_PREFIX)))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Side:
     """One side of a row: records of one provider and case, from one or several windows of time."""
 
@@ -96,73 +92,70 @@ class Side:
     environment: Environment
     runs: int = 1
     """Number of runs of the records, all of the same code."""
+    provider: str
+    flags: tuple[str, ...]
+    time_s: float
+    """Geometric mean of the medians."""
+    windows: list[list[float]]
+    """Samples of each visit of each record, seconds; the median if a record has no samples."""
+    times: SideMean
+    """Mean of the windows, in logarithms."""
+    clock_hz: float | None
+    """Mean SM clock of all records; None if any is unknown."""
+    bytes_per_s: float | None
+    """At `time_s`, as the next three; all records have the same work."""
+    mfu: float | None
+    mfu_ci95: tuple[float, float] | None
+    """95 % interval of the MFU by the scatter within the runs; None if the MFU is unknown."""
+    of_ceiling: tuple[float, str] | None
+    """Fraction of the roof that binds, and its name; None if unknown."""
 
-    @property
-    def provider(self) -> str:
-        return self.records[0].provider
-
-    @cached_property
-    def time_s(self) -> float:
-        medians_s = [record.median_s for record in self.records if record.median_s]
-        return medians_s[0] if len(medians_s) == 1 else geometric_mean(medians_s)
-
-    @cached_property
-    def windows(self) -> list[list[float]]:
-        """Samples of each visit of each record, seconds; the median if a record has no samples.
-
-        Visits of a file that do not add up to the samples are one.
-        """
+    @classmethod
+    def of(
+        cls, label: str, records: Sequence[Record], environment: Environment, runs: int = 1
+    ) -> Side:
+        medians_s = [record.median_s for record in records if record.median_s]
+        time_s = medians_s[0] if len(medians_s) == 1 else geometric_mean(medians_s)
         windows = []
-        for record in self.records:
+        for record in records:
             samples_s = list(record.samples_s) or [record.median_s or 0.0]
             ends = [len(samples_s)]
+            # Visits of an edited file that do not add up to the samples are one.
             if sum(record.visits) == len(record.samples_s) and 0 not in record.visits:
                 ends = list(accumulate(record.visits)) or ends
             windows += [samples_s[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-        return windows
-
-    @cached_property
-    def _score(self) -> Judgment:
-        return judge(self.records[0], self.environment.machine)
-
-    def rate(self, key: str) -> float | None:
-        """Return a rate or utilization at `time_s`; all records have the same work."""
-        value: float | None = getattr(self._score, key)
-        median_s = self.records[0].median_s
-        return value * median_s / self.time_s if value and median_s else None
-
-    @cached_property
-    def mfu_ci95(self) -> tuple[float, float] | None:
-        """95 % interval of the MFU by the scatter within the runs; None if the MFU is unknown."""
-        mfu = self.rate("mfu")
-        if mfu is None:
-            return None
-        times = side_of(self.windows)
-        return mfu * math.exp(-times.above), mfu * math.exp(times.below)
-
-    @property
-    def mfu_text(self) -> str:
-        half_width = format_half_width(self.mfu_ci95, self.rate("mfu"))
-        return f"{percent(self.rate('mfu'))} {half_width}".removesuffix(f" {ABSENT}")
-
-    @property
-    def of_ceiling(self) -> tuple[float, str] | None:
-        """Fraction of the roof that binds, and its name; None if unknown."""
-        share_pct = self.rate("roofline_pct")
-        roofs = limits_s(self.records[0], self.environment.machine.roofs)
-        if share_pct is None or roofs is None:
-            return None
-        return share_pct / 100, max(roofs, key=roofs.__getitem__)
-
-    @property
-    def clock_hz(self) -> float | None:
-        """Mean SM clock of all records; None if any is unknown."""
-        clocks_hz: list[Any] = [record.telemetry.get("sm_clock_hz") for record in self.records]
-        return sum(clocks_hz) / len(clocks_hz) if all(clocks_hz) else None
-
-    @cached_property
-    def flags(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(chain.from_iterable(record.flags for record in self.records)))
+        times = side_of(windows)
+        clocks_hz: list[Any] = [record.telemetry.get("sm_clock_hz") for record in records]
+        score = judge(records[0], environment.machine)
+        rates = {}
+        for key in ("bytes_per_s", "mfu", "roofline_pct"):
+            value = getattr(score, key)
+            rates[key] = value * records[0].median_s / time_s if value else None
+        mfu = rates["mfu"]
+        mfu_ci95 = None
+        if mfu is not None:
+            mfu_ci95 = (mfu * math.exp(-times.above), mfu * math.exp(times.below))
+        share_pct = rates["roofline_pct"]
+        roofs = limits_s(records[0], environment.machine.roofs)
+        of_ceiling = None
+        if share_pct is not None and roofs is not None:
+            of_ceiling = (share_pct / 100, max(roofs, key=roofs.__getitem__))
+        return cls(
+            label=label,
+            records=records,
+            environment=environment,
+            runs=runs,
+            provider=records[0].provider,
+            flags=tuple(dict.fromkeys(chain.from_iterable(record.flags for record in records))),
+            time_s=time_s,
+            windows=windows,
+            times=times,
+            clock_hz=sum(clocks_hz) / len(clocks_hz) if all(clocks_hz) else None,
+            bytes_per_s=rates["bytes_per_s"],
+            mfu=mfu,
+            mfu_ci95=mfu_ci95,
+            of_ceiling=of_ceiling,
+        )
 
 
 def revisions(first: Run, second: Run) -> tuple[str, str] | None:
@@ -173,24 +166,17 @@ def revisions(first: Run, second: Run) -> tuple[str, str] | None:
     """
     known = []
     for of_users in (True, False):
-        before = _revision(first, of_users)
-        after = _revision(second, of_users)
-        if before and after:
-            known.append((before, after))
+        texts = []
+        for run in (first, second):
+            names: dict[str | None, None] = {}
+            for record in run.records:
+                if is_users(record) == of_users:
+                    names[revision_of(record, run.environment)] = None
+            texts.append("" if None in names else " + ".join(filter(None, names)))
+        if all(texts):
+            known.append((texts[0], texts[1]))
     different = [pair for pair in known if pair[0] != pair[1]]
     return next(iter(different + known), None)
-
-
-def _revision(run: Run, of_users: bool) -> str | None:
-    """Return the revisions of the users' kernels in a run, or that of the measuring code."""
-    names: dict[str, None] = {}
-    for record in run.records:
-        if is_users(record) == of_users:
-            name = revision_of(record, run.environment)
-            if name is None:
-                return None
-            names[name] = None
-    return " + ".join(names)
 
 
 def _providers(run: Run, request: CompareOptions) -> list[str]:
@@ -212,7 +198,7 @@ def sides_of(
     Raises:
         CompareError: options conflict with each other or with the runs.
     """
-    if request.by_provider:
+    if request.by in BY_PROVIDER:
         return _sides_by_provider(first, second or first, request)
     if request.baseline is not None:
         raise CompareError(f"--baseline {request.baseline} requires --by provider")
@@ -340,15 +326,32 @@ def match(
 ) -> tuple[list[MatchedPair], list[Unmatched], list[str]]:
     """Return pairs, unmatched records and notes; `force` allows two definitions of an op."""
     anyone: Object = {} if with_provider else {"provider": None}
-    right = {
-        _case_of(record.row._replace(**anyone)) for record in baseline if record.status == "ok"
-    }
-    before, unmatched = _finished("baseline", baseline, anyone, set())
-    after, others = _finished("candidate", candidate, anyone, right)
-    unmatched += others
-    by_key = {key: records for (key, _), records in before.items()}
+    usable: dict[str, dict[tuple[RowKey, str], list[Record]]] = {"baseline": {}, "candidate": {}}
+    unmatched = []
+    right = set()  # cases with a result in the baseline
+    for side, records in (("baseline", baseline), ("candidate", candidate)):
+        wrong = {}
+        rows = []
+        for record in records:
+            key = record.row._replace(**anyone)
+            case = key._replace(cache=None)  # a record that failed before timing has no cache state
+            rows.append((key, case, record))
+            if record.status in WRONG:
+                wrong[case, record.provider] = record
+        for key, case, record in rows:
+            failed = wrong.get((case, record.provider))
+            if record.status != "ok":
+                is_broken = record.status in WRONG and case in right
+                unmatched.append(Unmatched(side, record, _status(record), is_broken))
+            elif failed is not None:  # one wrong result is enough
+                reason = f"another measurement was {_status(failed)}"
+                unmatched.append(Unmatched(side, record, reason))
+            else:
+                usable[side].setdefault((key, record.provider), []).append(record)
+        right = {case for _, case, record in rows if record.status == "ok"}
+    by_key = {key: records for (key, _), records in usable["baseline"].items()}
     pairs = []
-    for (key, _), records in after.items():
+    for (key, _), records in usable["candidate"].items():
         if key in by_key:
             pairs.append(MatchedPair(key, by_key[key], records))
         else:
@@ -359,62 +362,37 @@ def match(
         if key not in matched:
             reason = "not in the candidate"
             unmatched += [Unmatched("baseline", record, reason) for record in records]
-    notes = _redefined(pairs, force)
-    work_of = attrgetter("flops", "bytes_read", "bytes_written")
-    other = [pair for pair in pairs if len(set(map(work_of, pair.baseline + pair.candidate))) > 1]
-    if other:
-        notes.append(_such_as(other, "with other FLOPs or bytes on the two sides"))
-    return pairs, sorted(unmatched, key=lambda row: row.side), notes
-
-
-def _finished(
-    side: str, records: Sequence[Record], anyone: Object, right: Collection[RowKey]
-) -> tuple[dict[tuple[RowKey, str], list[Record]], list[Unmatched]]:
-    """Return the usable records by key and provider, and the unusable ones.
-
-    A wrong result of a case in `right` is broken.
-    """
-    rows = [(record.row._replace(**anyone), record) for record in records]
-    wrong = {
-        (_case_of(key), record.provider): record for key, record in rows if record.status in WRONG
-    }
-    finished: dict[tuple[RowKey, str], list[Record]] = {}
-    unmatched = []
-    for key, record in rows:
-        failed = wrong.get((_case_of(key), record.provider))
-        if record.status != "ok":
-            is_broken = record.status in WRONG and _case_of(key) in right
-            unmatched.append(Unmatched(side, record, _status(record), is_broken))
-        elif failed is not None:  # one wrong result is enough
-            reason = f"another measurement was {_status(failed)}"
-            unmatched.append(Unmatched(side, record, reason))
-        else:
-            finished.setdefault((key, record.provider), []).append(record)
-    return finished, unmatched
-
-
-def _case_of(key: RowKey) -> RowKey:
-    """Return a key without the cache state, which a record that failed before timing lacks."""
-    return key._replace(cache=None)
+    return pairs, sorted(unmatched, key=lambda row: row.side), _remarks(pairs, force)
 
 
 def _status(record: Record) -> str:
     return f"{record.status}: {record.reason or 'no reason was saved'}"
 
 
-def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
-    found = [pair for pair in pairs if len(definitions(pair.baseline + pair.candidate)) > 1]
-    if not found:
-        return []
-    text = _such_as(found, "measured by two definitions of the op")
-    if not force:
-        raise CompareError(
-            f"{text}: the time may have changed because the op did; choose other ops with --op, "
-            f"or use --force"
-        )
-    return [f"compared by force: {text}"]
+def _remarks(pairs: Sequence[MatchedPair], force: bool) -> list[str]:
+    """Return notes on pairs whose op or work changed."""
+    work_of = attrgetter("flops", "bytes_read", "bytes_written")
+    redefined = []
+    other = []
+    for pair in pairs:
+        records = pair.baseline + pair.candidate
+        if len(definitions(records)) > 1:
+            redefined.append(pair.key)
+        if len(set(map(work_of, records))) > 1:
+            other.append(pair.key)
+    notes = []
+    if redefined:
+        text = _such_as(redefined, "measured by two definitions of the op")
+        if not force:
+            raise CompareError(
+                f"{text}: the time may have changed because the op did; choose other ops with "
+                f"--op, or use --force"
+            )
+        notes.append(f"compared by force: {text}")
+    if other:
+        notes.append(_such_as(other, "with other FLOPs or bytes on the two sides"))
+    return notes
 
 
-def _such_as(pairs: Sequence[MatchedPair], what: str) -> str:
-    key = pairs[0].key
-    return f"{count(len(pairs), 'row')} {what}, such as {key.op} {key.case} {key.dtype}"
+def _such_as(keys: Sequence[RowKey], what: str) -> str:
+    return f"{count(len(keys), 'row')} {what}, such as {keys[0].op} {keys[0].case} {keys[0].dtype}"

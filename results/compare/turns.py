@@ -10,8 +10,7 @@ from statistics import median
 
 from results.compare.flags import LOST_TIME
 from results.record import Record, Rounds
-from results.stats.comparison import Comparison
-from results.stats.verdict import judge_rounds
+from results.stats.comparison import Comparison, judge_rounds
 
 
 def rounds_of(record: Record) -> Rounds | None:
@@ -31,11 +30,11 @@ def round_times(record: Record) -> list[float]:
 
 def shared_rounds(
     baseline: Sequence[Record], candidate: Sequence[Record]
-) -> tuple[Record, Record] | None:
+) -> tuple[list[Record], list[Record]] | None:
     """Return the records that share their rounds; None unless there is exactly one pair."""
     before = {_identity(record): record for record in baseline if rounds_of(record)}
     after = [record for record in candidate if _identity(record) in before]
-    return (before[_identity(after[0])], after[0]) if len(after) == 1 else None
+    return ([before[_identity(after[0])]], after) if len(after) == 1 else None
 
 
 def _identity(record: Record) -> object:

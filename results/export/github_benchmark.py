@@ -16,16 +16,16 @@ from results.store.runfile import Run
 
 def render(run: Run, rows: Sequence[Row]) -> str:
     source = f"run: {run.environment.run_id}\ncommand: {shlex.join(run.environment.argv)}"
-    return json.dumps([_entry(row, source) for row in rows], indent=2) + "\n"
-
-
-def _entry(row: Row, source: str) -> dict[str, str | float]:
-    entry: dict[str, str | float] = {"name": row.name, "unit": "ns", "value": 1e9 * row.median_s}
-    lines = [f"samples: {len(row.record.samples_s)}"]
-    if row.record.ci95_s:
-        low_ns, high_ns = (1e9 * end_s for end_s in row.record.ci95_s)
-        entry["range"] = f"± {(high_ns - low_ns) / 2:.6g}"
-        lines.append(f"95% CI: {low_ns:.6g} to {high_ns:.6g} ns")
-    if row.roof_s is not None:
-        lines.append(f"roof: {1e9 * row.roof_s:.6g} ns")
-    return entry | {"extra": "\n".join([*lines, source])}
+    entries = []
+    for row in rows:
+        entry = {"name": row.name, "unit": "ns", "value": 1e9 * row.median_s}
+        lines = [f"samples: {len(row.record.samples_s)}"]
+        if row.record.ci95_s:
+            low_ns, high_ns = (1e9 * end_s for end_s in row.record.ci95_s)
+            entry["range"] = f"± {(high_ns - low_ns) / 2:.6g}"
+            lines.append(f"95% CI: {low_ns:.6g} to {high_ns:.6g} ns")
+        if row.roof_s is not None:
+            lines.append(f"roof: {1e9 * row.roof_s:.6g} ns")
+        entry["extra"] = "\n".join([*lines, source])
+        entries.append(entry)
+    return json.dumps(entries, indent=2) + "\n"

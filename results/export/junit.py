@@ -7,29 +7,27 @@ suite are required.
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from results.compare.comparison import ComparedRow, compare
-from results.compare.selection import EVERYTHING, Selection
 from results.compare.sides import WRONG, CompareOptions
-from results.export.rows import Row
+from results.export.rows import Row, rows_of
 from results.record import RowKey
 from results.show.table import table_of_run
 from results.show.terminal import printable
 from results.stats.comparison import SLOWER, UNSURE
 from results.store.runfile import Run
-from results.store.runs import unix_time
+from results.store.runs import EVERYTHING, Selection, unix_time
 
 SUITE = "roofmark"
 
 
-def render(
-    run: Run, rows: Sequence[Row], baseline: Run | None = None, chosen: Selection = EVERYTHING
-) -> str:
+def render(run: Run, baseline: Run | None = None, chosen: Selection = EVERYTHING) -> str:
     """Return one test case for each row; without a baseline, each measured row passes."""
     environment = run.environment
+    rows = rows_of(run)
     verdicts = None
     if baseline:
         compared = compare(chosen.records_of(baseline), run, CompareOptions())

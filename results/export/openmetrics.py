@@ -22,29 +22,23 @@ GAUGES = {
 
 
 def render(run: Run, rows: Sequence[Row]) -> str:
+    series = []
+    for row in rows:
+        labels = []
+        for label, text in row.labels.items():
+            escaped = text.replace("\\", r"\\").replace('"', r"\"")
+            if text:
+                labels.append(f'{label}="{escaped}"')
+        low_s, high_s = row.record.ci95_s or (None, None)
+        samples = len(row.record.samples_s)
+        values = (row.median_s, low_s, high_s, row.roof_s, row.mfu, samples)
+        series.append((",".join(labels), dict(zip(GAUGES, values, strict=True))))
     lines = []
     for gauge, meaning in GAUGES.items():
         name = f"roofmark_{gauge}"
         unit = gauge.rpartition("_")[2]
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge", f"# UNIT {name} {unit}"]
-        for row in rows:
-            value = _values(row)[gauge]
-            if value is not None:
-                lines.append(f"{name}{{{_labels(row)}}} {value}")
+        for known, values_of in series:
+            if values_of[gauge] is not None:
+                lines.append(f"{name}{{{known}}} {values_of[gauge]}")
     return "\n".join([*lines, "# EOF", ""])
-
-
-def _values(row: Row) -> dict[str, float | None]:
-    low_s, high_s = row.record.ci95_s or (None, None)
-    samples = len(row.record.samples_s)
-    values = (row.median_s, low_s, high_s, row.roof_s, row.mfu, samples)
-    return dict(zip(GAUGES, values, strict=True))
-
-
-def _labels(row: Row) -> str:
-    texts = []
-    for label, text in row.labels.items():
-        escaped = text.replace("\\", r"\\").replace('"', r"\"")
-        if text:
-            texts.append(f'{label}="{escaped}"')
-    return ",".join(texts)

@@ -37,8 +37,14 @@ class Row:
 def rows_of(run: Run) -> list[Row]:
     counts = Counter[str]()
     rows = []
-    device = run.environment.device["slug"]
     for record in run.records:
+        labels = {
+            "op": record.op,
+            "case": record.case,
+            "dtype": record.dtype,
+            "provider": record.provider,
+            "device": run.environment.device["slug"],
+        }
         settings = record.options | {
             "fill": record.fill,
             "cache": run.environment.settings.get("cache"),
@@ -46,19 +52,12 @@ def rows_of(run: Run) -> list[Row]:
         options = text_of(
             {key: value for key, value in settings.items() if value not in (None, USUAL.get(key))}
         )
-        name = f"{record.op}/{record.case}/{record.dtype}/{record.provider}@{device}"
+        name = "{op}/{case}/{dtype}/{provider}@{device}".format(**labels)
         counts[name + options] += 1
         count = counts[name + options]
         if count > 1:
             options = f"{options} #{count}".strip()
-        labels = {
-            "op": record.op,
-            "case": record.case,
-            "dtype": record.dtype,
-            "provider": record.provider,
-            "device": device,
-            "options": options,
-        }
+        labels["options"] = options
         median_s = record.median_s or 0.0
         score = judge(record, run.environment.machine)
         roof_s = None if score.roofline_pct is None else median_s * score.roofline_pct / 100

@@ -16,12 +16,14 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct, convert
 
-from results.fleet.causes import DATA
 from results.record import Environment, Object, Record
+from results.show.facts import facts_beside
 from results.show.terminal import reason_of
 from results.store.runfile import SUFFIX, StoreError, load_run
 from results.store.runs import unix_time
-from roofline.gpu_table import load_gpus
+from roofline.gpu_table import gpu_files, load_gpus
+
+DATA = facts_beside(__file__, "rules.toml")
 
 OPS = {
     "matmul": ("tensor", "sm_clock_hz"),
@@ -173,7 +175,7 @@ def read_fleet(
     read = _read(directories, notes)
     after_s = max((device.started_s for device in read), default=0.0) - DAY_S
     last = {device.identity: device for device in read if device.started_s >= after_s}
-    by_slot: dict[tuple[Any, ...], Device] = {}
+    by_slot = {}
     for device in sorted(last.values(), key=AGE):
         rank = device.fleet
         has_peers = (rank.world_size or 1) > 1  # without a launcher, every device is rank 0 of 1
@@ -185,7 +187,7 @@ def read_fleet(
             f"older or duplicate files: {len(read) - len(newest)}; the newest of each rank in the "
             f"last day is judged"
         )
-    earlier: Earlier = defaultdict(list)
+    earlier = defaultdict(list)
     run_ids = {device.run_id for device in newest}
     for device in sorted([*read, *_read(history, notes)], key=AGE):
         if device.run_id not in run_ids:  # a copied file is not a second measurement
@@ -196,7 +198,7 @@ def read_fleet(
 
 def _read(paths: Iterable[Path], notes: list[str]) -> list[Device]:
     """Return the devices of files and directories, oldest first."""
-    devices: list[Device] = []
+    devices = []
     for path in paths:
         files = [path]
         if not path.is_file():
@@ -307,8 +309,9 @@ def floor_of(slug: str, row: Record) -> float | None:
     FLOP/s of a matmul from its published rate, bytes/s of a copy from the datasheet.
     """
     shares = DATA["floor"]
-    if row.op == "copy" and slug in load_gpus():
-        bandwidth = load_gpus()[slug].memory_bandwidth_bytes_per_s
+    if row.op == "copy" and slug in gpu_files():  # a CPU needs no table of GPUs
+        gpu = load_gpus().get(slug)
+        bandwidth = gpu.memory_bandwidth_bytes_per_s if gpu else None
         return bandwidth and bandwidth * float(shares["copy_of_datasheet"])
     published = DATA["published"].get(slug, {}).get(row.dtype)
     if row.op == "matmul" and published:

@@ -1,4 +1,7 @@
-"""Compare each device with its peers, and with its own history."""
+"""Compare each device with its peers, and with its own history, and name the cause.
+
+The rules of causes in `rules.toml` are names of facts with limits, never code.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median, median_low
 from typing import Any
 
-from results.fleet.causes import DATA, SEVERITIES, Rule, evidence, matching
-from results.fleet.devices import DAY_S, Device, Earlier, Metric, Reading, middle_of
+from results.fleet.devices import DATA, DAY_S, Device, Earlier, Metric, Reading, middle_of
 from results.stats.spread import PeerSpread
 
 OK = "ok"
@@ -30,6 +33,40 @@ Key = tuple[tuple[Any, ...], Metric, str]
 
 Tables = dict[Key, dict[Any, Reading]]
 """Readings relative to the peers, by index of the device or by name of the node."""
+
+
+SEVERITIES = ("MONITOR", "RESET", "REBOOT", "ISOLATE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A cause and the facts that show it."""
+
+    cause: str
+    fell: tuple[str, ...]
+    """Ceilings that it explains."""
+    above: dict[str, float]
+    """Facts and the limits that they exceed."""
+    alone: bool = False
+    """Whether the facts suffice without a significant difference."""
+    severity: str
+    action: str
+
+
+RULES = tuple(Rule(**rule) for rule in DATA["rule"])
+
+
+def matching(facts: Mapping[str, float], fell: Collection[str]) -> list[Rule]:
+    """Return the rules that explain what fell, the most specific first."""
+    rules = []
+    for rule in RULES:
+        explained = set(fell) & set(rule.fell)
+        if not rule.above and not set(fell) <= set(rule.fell):
+            explained = set()
+        exceeds = all(facts.get(name, 0.0) > limit for name, limit in rule.above.items())
+        if explained and exceeds:
+            rules.append(rule)
+    return rules
 
 
 @dataclass
@@ -77,18 +114,17 @@ class Finding:
         others = sorted({metric.ceiling for metric in metrics})  # without peers
         self.fell = list(dict.fromkeys([*wrong, *(ceiling for ceiling, _ in worst), *others]))
         for (ceiling, phase), rate in worst.items():
-            self.evidence.append(f"{ceiling} {phase} {change(rate)}")
+            self.evidence.append(f"{ceiling} {phase} {100 * math.expm1(rate):+.1f} %")
         rules = matching(self.facts, self.fell)
-        self.evidence += evidence(rules, self.facts)
+        names = dict.fromkeys(chain.from_iterable(rule.above for rule in rules))
+        for name in names:
+            text = DATA["evidence"][name]
+            self.evidence.append(text.format(self.facts[name] * (100 if "%" in text else 1)))
         if rules:
             self.rule = rules[0]
             advised = f"{self.facts.get('recommended_action', 0):.0f}"
             of_driver = DATA["recommended_action"].get(advised, SEVERITIES[0])
             self.severity = max(self.rule.severity, of_driver, key=SEVERITIES.index)
-
-
-def change(log_ratio: float) -> str:
-    return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
 def _tables(devices: Mapping[int, Device]) -> Tables:
@@ -97,7 +133,7 @@ def _tables(devices: Mapping[int, Device]) -> Tables:
     for index, device in devices.items():
         for (metric, phase), reading in device.readings.items():
             readings[device.group, metric, phase][index] = reading
-    tables: Tables = {}
+    tables = {}
     for key in sorted(readings, key=str):
         known = readings[key]
         middle = middle_of(list(known.values()))
@@ -107,7 +143,7 @@ def _tables(devices: Mapping[int, Device]) -> Tables:
 
 def _medians(facts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Return the median of each fact over the devices that have it, the lower one of two."""
-    known: dict[str, list[float]] = defaultdict(list)
+    known = defaultdict(list)
     for own in facts:
         for name, value in own.items():
             known[name].append(value)
@@ -129,8 +165,8 @@ def _found(
     """
     from scipy.stats import false_discovery_control
 
-    p_values: dict[tuple[Any, ...], list[float]] = defaultdict(list)
-    peers: dict[tuple[Any, ...], int] = {}
+    p_values = defaultdict(list)
+    peers = {}
     for (group, metric, _), rows in tables.items():
         raw = {name: row.rate for name, row in rows.items()}
         per_clock = {name: row.per_clock for name, row in rows.items() if row.per_clock is not None}
@@ -147,8 +183,8 @@ def _found(
                 p_values[test].append(p_value)
                 peers[test] = len(values)
     in_one = [min(1.0, len(values) * min(values)) for values in p_values.values()]
-    slow: Found = defaultdict(set)
-    suspect: Found = defaultdict(set)
+    slow = defaultdict(set)
+    suspect = defaultdict(set)
     for test, p_value in zip(p_values, false_discovery_control(in_one), strict=True):
         _, metric, _, name = test
         if p_value <= LIMITS["false_discovery_rate"]:
@@ -164,7 +200,7 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> list[Finding]:
     Devices are compared relative to a slow node.
     """
     findings = [Finding(device, device.fleet.node) for device in devices]
-    groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    groups = defaultdict(list)
     for index, device in enumerate(devices):
         if device.readings:
             groups[device.group].append(index)
@@ -175,7 +211,7 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> list[Finding]:
     nodes = list(_slow_nodes(tables, findings))
     slow_nodes = {finding.node for finding in nodes}
     slow, suspect = _found(tables)
-    drifts = _drifts(devices, earlier)
+    drifts = _drifts(devices, earlier) if earlier else {}
     drifting, _ = _found(drifts, prior=LIMITS["run_spread"])
     for table in tables.values():
         if len(table) > 1:

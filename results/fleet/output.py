@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from results.fleet.judge import OK, SLOW, VERDICTS, Finding
 from results.record import Object
@@ -15,9 +14,6 @@ from results.show.grid import (
     Table,
     flat,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def _entry(finding: Finding) -> Object:
@@ -72,26 +68,25 @@ def _percent(share: float | None) -> str:
 
 def as_text(findings: Sequence[Finding], form: str, shows_all: bool = False) -> str:
     """Return the report in one of `TABLE_FORMATS`; above the table are the counts of verdicts."""
-    entries = [_entry(finding) for finding in findings if shows_all or finding.verdict != OK]
-    counts = Counter(finding.verdict for finding in findings if finding.device)
-    known = [f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict]]
-    table = Table(
-        rows=lambda: list(map(flat, entries)),
-        cells=lambda: list(map(_cells, entries)),
-        notes_title="evidence",
-        title=", ".join(known) or "no device",
-        document=lambda: document(findings),
-    )
-    return table.render(form)
-
-
-def document(findings: Sequence[Finding]) -> Object:
     parts: dict[str, list[Object]] = {"devices": [], "nodes": [], "fleet": []}
+    shown = []
     for finding in findings:
         part = "fleet"
         if finding.device:
             part = "devices"
         elif finding.verdict == SLOW:
             part = "nodes"
-        parts[part].append(_entry(finding))
-    return parts
+        entry = _entry(finding)
+        parts[part].append(entry)
+        if shows_all or finding.verdict != OK:
+            shown.append(entry)
+    counts = Counter(entry["verdict"] for entry in parts["devices"])
+    known = [f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict]]
+    table = Table(
+        rows=lambda: list(map(flat, shown)),
+        cells=lambda: list(map(_cells, shown)),
+        notes_title="evidence",
+        title=", ".join(known) or "no device",
+        document=lambda: parts,
+    )
+    return table.render(form)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
@@ -92,7 +93,7 @@ def columns_of(rows: Sequence[Cells]) -> list[Column]:
 
     A title that earlier rows lack follows the one that precedes it in its row.
     """
-    layouts: Cells = {}
+    layouts = {}
     titles: list[str] = []
     for row in rows:
         place = 0
@@ -182,7 +183,11 @@ def print_grid(
         _print_rows(console, beside, [], [])
         return
     shown, headings = _with_headings(shown, heads)
-    staying = _fitting(shown, console.width)
+    staying = list(shown)
+    turns = [column for column in shown if column.leaves]
+    for column in sorted(turns, key=attrgetter("leaves")):
+        if width_of(staying) > console.width:
+            staying.remove(column)
     leaving = [column for column in shown if column not in staying]
     omitted = [column for column in leaving if hint and column.side == "right"]
     moved = [column for column in leaving if column not in omitted]
@@ -240,15 +245,6 @@ def _with_headings(
     return list(columns), ["" for _ in columns[0].cells]
 
 
-def _fitting(columns: Sequence[Column], width: int) -> list[Column]:
-    staying = list(columns)
-    turns = [column for column in columns if column.leaves]
-    for column in sorted(turns, key=lambda column: column.leaves):
-        if width_of(staying) > width:
-            staying.remove(column)
-    return staying
-
-
 def _with_cells(columns: Sequence[Column], notes: Sequence[str]) -> list[str]:
     """Return the notes of rows, each with its cells of the columns before it."""
     lines = []
@@ -267,7 +263,7 @@ def _print_rows(
     def add_line(text: str, style: str) -> None:
         segments.extend([Segment(text, console.get_style(style)), Segment.line()])
 
-    segments: list[Segment] = []
+    segments = []
     titles, *rows = zip(*(column.padded for column in columns), strict=True)
     add_line(GAP.join(titles).rstrip(), "bold")
     if console.width < WIDE:

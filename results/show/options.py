@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from results.show.terminal import TABLE_FORMATS, Parser
+from results.show.terminal import Parser
 
 WHAT = "what to measure"
 HOW = "how to measure"
@@ -125,7 +125,7 @@ def add(
     for key in only or known:
         option = known[key]
         flags = option.spellings
-        told: dict[str, Any] = {"default": option.default}
+        told = {"default": option.default}
         if flags[0].startswith("-"):
             told["dest"] = key
         if option.is_flag:
@@ -191,16 +191,3 @@ def margin(text: str) -> float:
             f"'{text}'"
         )
     return value
-
-
-FORMAT = Parameter(
-    "output format on stdout (default: table)",
-    TABLE_FORMATS,
-    OUTPUT,
-    key="format",
-    default="table",
-)
-
-
-def add_format(parser: Parser) -> None:
-    add(parser, {"format": FORMAT})

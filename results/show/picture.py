@@ -11,9 +11,9 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from results.show.terminal import ADVANCED, Parser, one_line
+from results.show.terminal import THEMES, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,8 +68,6 @@ MEAN_LETTER = 0.57
 SUFFIXES = (".png", ".svg", ".pdf")
 PNG_DPI = 200
 
-THEMES = ("light", "dark")
-
 DARKEST = 0.09
 """Lightness of the dark background, 0 to 1."""
 MIN_CONTRAST = 4.6
@@ -80,15 +78,6 @@ MIN_CHROMA = 0.12
 """Less saturated colors are those of texts, frames and backgrounds."""
 
 _drawn_in: ContextVar[str] = ContextVar("theme", default="light")
-
-
-def add_picture(parser: Parser, text: str = "save a plot: .png, .svg or .pdf") -> None:
-    """Add the options of a plot, the one file that a command writes: its path and its colors."""
-    parser.group("output").add_argument(
-        "-o", "--output", "--plot", metavar="PATH", type=Path, help=text
-    )
-    text = "colors of the plot (default: light)"
-    parser.group(ADVANCED).add_argument("--theme", choices=THEMES, help=text)
 
 
 def tone(color: str) -> str:
@@ -265,7 +254,7 @@ def save_picture(figure: Figure, path: Path) -> None:
 
     check_picture(path)
     form = path.suffix.lower()
-    undated: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(form, {})
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(form, {})
     content = io.BytesIO()
     with own_style():
         figure.savefig(content, format=form[1:], dpi=PNG_DPI, metadata=undated)

@@ -159,7 +159,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
     machine = environment.machine
     bounds: defaultdict[str | None, float] = defaultdict(float)
     totals.idle = None if environment.device["type"] == "cpu" else 0.0
-    products_s: list[float | None] = []
+    products_s = []
     """Seconds of the products of each row at the peak of its dtype."""
     for record, score in scored(environment, records):
         details = op_of(record)
@@ -238,14 +238,17 @@ def table_of(
     """Return a profile as a table: its rows, or all groups of rows if `by` is given; see `render`
     for the others.
     """
-    draw = partial(render, by=by, **how)
+    table = replace(
+        table_of_run(environment, records, partial(render, by=by, **how)),
+        document=lambda: document_of(environment, records),
+    )
     if by is None:
-        return table_of_run(environment, records, draw, document_of)
+        return table
     groups = groups_of(scored(environment, records), by)
     rows = [group.row(by, ".".join(path)) for path, group in groups.items()]
     cells = [group.cells(by, ".".join(path)) for path, group in groups.items()]
     return replace(
-        table_of_run(environment, records, draw),
+        table,
         rows=lambda: rows,
         cells=lambda: cells,
         document=lambda: document_of(environment, records) | {"groups": rows},
@@ -533,7 +536,7 @@ class Group:
 
     def row(self, by: str, name: str) -> Object:
         """Return the group as a row; its rates are those of the counted part of the time."""
-        row: Object = {
+        row = {
             by: name,
             "calls": self.calls,
             "time_s": self.time_s,

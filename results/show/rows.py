@@ -101,8 +101,7 @@ def parquet_bytes(run: Run) -> bytes:
         from results.show.terminal import install_command
 
         raise StoreError(f"parquet requires pyarrow: {install_command('parquet')}") from None
-    written: bytes = to_frame(run).to_parquet(engine="pyarrow", index=False)
-    return written
+    return to_frame(run).to_parquet(engine="pyarrow", index=False)
 
 
 def _row(environment: Environment, record: Record, score: Object) -> Object:

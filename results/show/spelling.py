@@ -57,7 +57,7 @@ def words_of(typed: Mapping[str, str | bool]) -> list[str]:
     """Return options as arguments; `=` keeps a value that starts with a dash from being an
     option.
     """
-    words: list[str] = []
+    words = []
     for name, value in typed.items():
         text = "" if isinstance(value, bool) else value.strip()
         if value is True:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from results.record import Environment, Object, Record, Score, name_of, text_of
+from results.record import Environment, Record, Score, name_of, text_of
 from results.show.grid import (
     Cell,
     Cells,
@@ -18,13 +18,10 @@ from results.show.grid import (
     print_cells,
     print_lines,
 )
-from results.show.rows import COLUMNS, flat_rows
-from results.show.rows import document as document_of
+from results.show.rows import COLUMNS, document, flat_rows
 from results.show.terminal import printable
-from results.show.units import ABSENT, duration, number, percent, quantity, uncertainty
-from results.stats.samples import half_width
+from results.show.units import ABSENT, duration, format_half_width, number, percent, quantity
 from roofline.limits import LIMITS
-from roofline.machine import Machine
 from roofline.model import judged
 
 if TYPE_CHECKING:
@@ -54,43 +51,27 @@ ALWAYS = {
 ROOFS = {limit.name for limit in LIMITS if limit.is_roof}
 
 
-def format_half_width(interval: tuple[float, float] | None, center: float | None) -> str:
-    """Return half the width of an interval as a share of its center, such as `±1.2%`; `-` where one
-    is None.
-    """
-    if interval is None or center is None:
-        return ABSENT
-    return uncertainty(half_width(interval, center))
-
-
 Render = Callable[[Environment, Sequence[Record], "Console"], None]
 """Prints a run as a table."""
 
-Document = Callable[[Environment, Sequence[Record]], Mapping[str, Any]]
-"""Returns a run as the object that `--format json` prints."""
-
 
 def table_of_run(
-    environment: Environment,
-    records: Iterable[Record],
-    render: Render | None = None,
-    document: Document | None = None,
+    environment: Environment, records: Iterable[Record], render: Render | None = None
 ) -> Table:
-    """Return a run as a table; by default, `render` is `render_table`, and `document` that of
-    `results.show.rows`.
-    """
+    """Return a run as a table, which `render` prints, by default `render_table`."""
     records = list(records)
 
-    def lines() -> Iterable[str]:
-        return map(escaped, header_lines(environment, records))
+    def head() -> str:
+        lines = map(escaped, header_lines(environment, records))
+        return "".join(f"- {line}\n" for line in lines) + "\n"
 
     return Table(
         rows=lambda: flat_rows(environment, records),
         columns=COLUMNS,
         cells=lambda: table_cells(environment, records),
-        document=partial(document or document_of, environment, records),
+        document=lambda: document(environment, records),
         draw=partial(render or render_table, environment, records),
-        head=lambda: "".join(f"- {line}\n" for line in lines()) + "\n",
+        head=head,
     )
 
 
@@ -102,7 +83,7 @@ def render_table(
     """Print a run: the machine and its ceilings, a row for each measurement, then rows without one
     and the reason.
     """
-    measured: list[tuple[Record, Object]] = []
+    measured = []
     others = []
     records = list(records)
     for record, score in judged(environment, records):
@@ -174,39 +155,29 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
         revision,
         run,
     ]
+    dtypes = {record.dtype for record in records}
+    ceilings = defaultdict(list)
+    for entry in environment.machine.entries:
+        is_peak = entry.quantity == "flops" and entry.name in dtypes
+        if is_peak or entry.unit == "B/s":
+            ceilings[entry.title].append(f"{quantity(entry.value, entry.unit)} {entry.kind}")
+    note = environment.machine.note
     lines = [
         ", ".join(part for part in machine if part),
-        _ceilings_line(environment.machine, records),
+        "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in ceilings.items()),
+        f"note: {note}" if note else None,
+        shlex.join(environment.argv),
     ]
-    note = environment.machine.note
-    lines += [f"note: {note}" if note else None, shlex.join(environment.argv)]
     return [printable(line) for line in lines if line]
 
 
-def _ceilings_line(machine: Machine, records: Iterable[Record]) -> str | None:
-    dtypes = {record.dtype for record in records}
-    ceilings: dict[str, list[str]] = {}
-    for entry in machine.entries:
-        is_peak = entry.quantity == "flops" and entry.name in dtypes
-        if is_peak or entry.unit == "B/s":
-            ceilings.setdefault(entry.title, []).append(
-                f"{quantity(entry.value, entry.unit)} {entry.kind}"
-            )
-    return "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in ceilings.items()) or None
-
-
 def _telling_options(records: Sequence[Record]) -> set[str]:
-    """Return the names of the options that differ between the rows of an op."""
-    rows = Counter(record.op for record in records)
-    values: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    """Return the names of the options whose values differ between the rows of an op."""
+    values = defaultdict(set)
     for record in records:
         for name, value in record.options.items():
-            values[record.op, name][str(value)] += 1
-    telling = set()
-    for (op, name), shown in values.items():
-        if len(shown) > 1 or shown.total() < rows[op]:
-            telling.add(name)
-    return telling
+            values[record.op, name].add(str(value))
+    return {name for (_, name), shown in values.items() if len(shown) > 1}
 
 
 def _rate_unit(scored: Iterable[tuple[Record, Score]]) -> tuple[float, str]:
@@ -214,30 +185,27 @@ def _rate_unit(scored: Iterable[tuple[Record, Score]]) -> tuple[float, str]:
     return (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
 
 
-def _names(record: Record, options: Iterable[str]) -> Cells:
+def _cells(record: Record, score: Score, unit: tuple[float, str], options: Iterable[str]) -> Cells:
+    """Return the cells of a row, with these options and rates in this unit."""
+    scale, rate = unit
     known = record.options.items()
     shown = [f"{name} {value}" for name, value in known if name in options and value != ""]
-    return {
-        "op": Cell(record.op),
-        "case": Cell(record.case),
-        "dtype": Cell(record.dtype, leaves=11),
-        "provider": Cell(record.provider, leaves=10),
-        "fill": Cell(record.fill or ABSENT, leaves=9),
-        "options": Cell(", ".join(shown), leaves=9),
-    }
-
-
-def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
-    scale, rate = unit
-    half_width = format_half_width(record.ci95_s, record.median_s)
     is_measured = score["peak_kind"] == score["bandwidth_kind"] == "measured"
     of_measured = None if is_measured else score["measured_pct"]
     bound = score["bound"] or ABSENT
     if score["held_back_by"] and bound in ROOFS:
         bound += " side"
     cells = {
+        "op": Cell(record.op),
+        "case": Cell(record.case),
+        "dtype": Cell(record.dtype, leaves=11),
+        "provider": Cell(record.provider, leaves=10),
+        "fill": Cell(record.fill or ABSENT, leaves=9),
+        "options": Cell(", ".join(shown), leaves=9),
+        "status": Cell(record.status),
+        "reason": Cell(record.reason or ""),
         "median": Cell(duration(record.median_s), "right"),
-        "95% CI": Cell(half_width, "right", leaves=13),
+        "95% CI": Cell(format_half_width(record.ci95_s, record.median_s), "right", leaves=13),
         rate: Cell(_scaled(score["flops_per_s"], scale), "right"),
         "GB/s": Cell(_scaled(score["bytes_per_s"], 1e9), "right", leaves=8),
         "FLOP/B": Cell(number(score["intensity"]), "right", leaves=5),
@@ -252,6 +220,9 @@ def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
     }
     if record.details:
         cells |= record.details.cells(record, score)
+    cells["first call"] = Cell(duration(record.first_call_s), "right", leaves=3)
+    cells["n"] = Cell(str(len(record.samples_s) or ABSENT), "right", leaves=2)
+    cells["flags"] = Cell(", ".join(record.flags))
     return cells
 
 
@@ -261,12 +232,9 @@ def table_cells(environment: Environment, records: Iterable[Record]) -> list[Cel
     unit = _rate_unit(scored)
     rows = []
     for record, score in scored:
-        row = _names(record, record.options)
-        row["status"] = Cell(record.status)
-        row["reason"] = Cell(record.reason or "")
-        row |= _values(record, score, unit)
-        row["flags"] = Cell(_flags(record))
+        row = _cells(record, score, unit, record.options)
         row |= {title: Cell("") for title, cell in row.items() if cell.text == ABSENT}
+        del row["first call"], row["n"]
         rows.append(row)
     return rows
 
@@ -275,24 +243,10 @@ def _scaled(value: float | None, scale: float) -> str:
     return number(None if value is None else value / scale)
 
 
-def _flags(record: Record) -> str:
-    flags = list(record.flags)
-    if record.converged is False and not any("converge" in flag for flag in flags):
-        flags.append("not converged")
-    return ", ".join(flags)
-
-
 def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) -> None:
     unit = _rate_unit(scored)
     telling = _telling_options([record for record, _ in scored])
-    rows = []
-    for record, score in scored:
-        row = _names(record, telling)
-        row |= _values(record, score, unit)
-        row["first call"] = Cell(duration(record.first_call_s), "right", leaves=3)
-        row["n"] = Cell(str(len(record.samples_s) or ABSENT), "right", leaves=2)
-        row["flags"] = Cell(_flags(record))
-        rows.append(row)
+    rows = [_cells(record, score, unit, telling) for record, score in scored]
     console.print()
     drop_silent(rows, ALWAYS)
     print_cells(console, rows, "flags", ("op", "dtype", "provider"), "--format csv has all")

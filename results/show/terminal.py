@@ -29,6 +29,10 @@ INTERRUPTED = 130
 
 TABLE_FORMATS = ("table", "json", "csv", "md")
 """Formats of `results.show.grid.Table`, which takes longer to import."""
+FORMAT_HELP = "output format on stdout (default: table)"
+
+THEMES = ("light", "dark")
+"""Colors of plots."""
 
 ADVANCED = "advanced"
 """Title of the last group of a help, after about ten usual options."""
@@ -279,6 +283,21 @@ class Parser(argparse.ArgumentParser):
             print_out(self.format_help())
         except OutputError as error:
             sys.exit(fail(self.prog, error))
+
+
+def add_format(parser: Parser) -> None:
+    parser.group("output").add_argument(
+        "--format", choices=TABLE_FORMATS, default="table", help=FORMAT_HELP
+    )
+
+
+def add_picture(parser: Parser, text: str = "save a plot: .png, .svg or .pdf") -> None:
+    """Add the options of a plot, the one file that a command writes: its path and its colors."""
+    parser.group("output").add_argument(
+        "-o", "--output", "--plot", metavar="PATH", type=Path, help=text
+    )
+    text = "colors of the plot (default: light)"
+    parser.group(ADVANCED).add_argument("--theme", choices=THEMES, help=text)
 
 
 def drawn(draw: Callable[[Console], object]) -> str:

@@ -90,5 +90,15 @@ def percent(part: float | None, whole: float = 1.0) -> str:
     return f"{number(share, 3)}%"
 
 
+def format_half_width(interval: tuple[float, float] | None, center: float | None) -> str:
+    """Return half the width of an interval as a share of its center, such as `±1.2%`; `-` if one is
+    None.
+    """
+    if interval is None or center is None:
+        return ABSENT
+    low, high = interval
+    return uncertainty((high - low) / 2 / center)
+
+
 def uncertainty(share: float) -> str:
     return f"±{number(100 * share, 2)}%" if share <= TOO_NOISY else "too noisy"

@@ -249,10 +249,7 @@ def _spread_over_step(ordered: NDArray[float64], step_s: float) -> NDArray[float
     on_grid = np.round(ordered / step_s) * step_s
     _, first, counts = np.unique(on_grid, return_index=True, return_counts=True)
     position = np.arange(len(ordered)) - np.repeat(first, counts)
-    spread: NDArray[float64] = on_grid + step_s * (
-        (position + 0.5) / np.repeat(counts, counts) - 0.5
-    )
-    return spread
+    return on_grid + step_s * ((position + 0.5) / np.repeat(counts, counts) - 0.5)
 
 
 def _best_split(ordered: NDArray[float64], least: int) -> int:

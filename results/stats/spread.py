@@ -150,41 +150,38 @@ def given_spread(share: float) -> Spread:
     return Spread(math.log1p(share) / (student_t(CERTAIN) * math.sqrt(2)), CERTAIN, GIVEN)
 
 
-def spread_of_visits(before: Sequence[float], after: Sequence[float]) -> Spread | None:
-    """Return the spread of the means of two rows, given the logarithms of their visits; None
-    without repeats.
+def spread_of_visits(
+    before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]
+) -> Spread | None:
+    """Return the spread of the means of two rows, given the times of each visit; None if each has
+    one visit.
     """
-    squares, degrees = Repeats.of([before, after])
+    logs = []
+    for visits in (before, after):
+        logs.append([math.log(median(times_s)) for times_s in visits])
+    squares, degrees = Repeats.of(logs)
     mean_of = (1 / len(before) + 1 / len(after)) / 2
     return Spread(math.sqrt(squares / degrees * mean_of), degrees, VISITS) if degrees else None
 
 
-class RowSpreads:
-    """Spreads between runs of the rows of one machine."""
+def spread_of_row(row: Repeats, others: Iterable[Repeats]) -> Spread | None:
+    """Return the spread of a row from its repeats, moderated by the rows of its machine, itself
+    among them; from those alone without repeats. None if no row was repeated.
 
-    def __init__(self, rows: Iterable[Repeats]) -> None:
-        """Pool rows. All rows of a run move together, so many rows have no more degrees of freedom
-        than one row.
-        """
-        known = [row for row in rows if row.degrees]
-        self._degrees = max((row.degrees for row in known), default=0)
-        self._variances = sorted(row.squares / row.degrees for row in known)
-
-    def of(self, row: Repeats) -> Spread | None:
-        """Return the spread of a row from its repeats, moderated by the other rows; from those
-        alone without repeats.
-
-        None if no row was repeated.
-        """
-        if not self._degrees:
-            return None
-        if not row.degrees:
-            variance = quantile(self._variances, OTHERS_QUANTILE)
-            return Spread(math.sqrt(variance), min(MAX_OTHER_DEGREES, self._degrees), OTHER_ROWS)
-        others = min(MAX_OTHER_DEGREES, row.degrees, len(self._variances) - 1)
-        degrees = row.degrees + others
-        squares = row.squares + others * median(self._variances)
-        return Spread(math.sqrt(squares / degrees), degrees, RUNS)
+    All rows of a run move together, so many rows have no more degrees of freedom than one row.
+    """
+    known = [other for other in others if other.degrees]
+    if not known:
+        return None
+    variances = [other.squares / other.degrees for other in known]
+    if not row.degrees:
+        variance = quantile(variances, OTHERS_QUANTILE)
+        most = max(other.degrees for other in known)
+        return Spread(math.sqrt(variance), min(MAX_OTHER_DEGREES, most), OTHER_ROWS)
+    added = min(MAX_OTHER_DEGREES, row.degrees, len(variances) - 1)
+    degrees = row.degrees + added
+    squares = row.squares + added * median(variances)
+    return Spread(math.sqrt(squares / degrees), degrees, RUNS)
 
 
 def widest(spreads: Iterable[Spread | None]) -> Spread | None:

@@ -59,9 +59,9 @@ class Run:
 def load_run(path: Path | str) -> Run:
     """Read a run file of this or an older schema."""
     path = Path(path)
-    records: list[Record] = []
-    notes: list[str] = []
-    problems: list[str] = []
+    records = []
+    notes = []
+    problems = []
     with _opened(path) as (environment, file):
         try:
             lock_file(file.fileno(), kind="LOCK_SH")

@@ -238,7 +238,8 @@ def model_of_size(parameters: float, active: float | None = None) -> ModelConfig
 
 _Value = TypeVar("_Value")
 
-MAX_VALUES = {"layers": 100_000, "extent": 100_000_000}
+MAX_LAYERS = 100_000
+MAX_SIZE = 100_000_000
 """Above any known model."""
 
 
@@ -258,7 +259,7 @@ class ConfigKeys:
         return 0 if key in self._values and not self.has(key) else self.whole(key, default=default)
 
     def whole(
-        self, *keys: str, default: int | None = None, least: int = 1, largest: str = "extent"
+        self, *keys: str, default: int | None = None, least: int = 1, most: int = MAX_SIZE
     ) -> int:
         key = next((name for name in keys if self.has(name)), None)
         if key is None:
@@ -266,12 +267,8 @@ class ConfigKeys:
                 raise ConfigError(f"{self._where}: '{keys[0]}' is missing")
             return self.assumed(keys[0], default)
         value = self._values[key]
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int)
-            or not least <= value <= MAX_VALUES[largest]
-        ):
-            self.refuse(key, f"an integer from {least} to {MAX_VALUES[largest]:,}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            self.refuse(key, f"an integer from {least} to {most:,}")
         return int(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -285,12 +282,16 @@ class ConfigKeys:
         """Return whether a flag is there and true."""
         return self.has(key) and self.flag(key, False)
 
-    def words(self, key: str, allowed: Sequence[str]) -> list[str] | None:
+    def words(self, key: str, allowed: Sequence[str], count: int) -> list[str] | None:
         if not self.has(key):
             return None
         value = self._values[key]
-        if not isinstance(value, list) or any(word not in allowed for word in value):
-            self.refuse(key, f"a list of {' or '.join(allowed)}")
+        if (
+            not isinstance(value, list)
+            or len(value) != count
+            or any(word not in allowed for word in value)
+        ):
+            self.refuse(key, f"a list of {count} words, each {' or '.join(allowed)}")
         return list(value)
 
     def layer_indices(self, key: str, layers: int) -> set[int]:
@@ -320,8 +321,4 @@ class ConfigKeys:
 
 
 def shown_value(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
-        return f"a number of about {value.bit_length() * 3 // 10} digits"
-    if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "an object"
     return one_line(repr(value)[:80])

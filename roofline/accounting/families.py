@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from roofline.accounting.config import (
+    MAX_LAYERS,
     ConfigError,
     ConfigKeys,
     Experts,
@@ -25,9 +26,6 @@ Values = dict[str, Any]
 """Fields of a `ModelConfig`."""
 
 NO_FLAGS: Mapping[str, Sequence[str]] = MappingProxyType({})
-
-PARTLY_ROTATED = ("gpt_neox", "nanogpt", "falcon")
-"""Families with partial or no rotary positions."""
 
 NAMES = {
     "layers": "num_hidden_layers",
@@ -67,9 +65,6 @@ def _check(config: ModelConfig, name: str) -> None:
         raise ConfigError(
             f"{name}: {config.heads} heads are not a multiple of {config.kv_heads} key/value heads"
         )
-    rotated = config.latent.rope_dim if config.latent else config.head_dim
-    if not config.position_embeddings and config.family not in PARTLY_ROTATED and rotated % 2:
-        raise ConfigError(f"{name}: heads of odd width, {rotated}, do not support rotary positions")
     experts = config.experts
     if experts and experts.per_token > experts.count:
         raise ConfigError(f"{name}: {experts.per_token} experts per token of only {experts.count}")
@@ -88,7 +83,7 @@ def _decoder(
         raise ConfigError(f"'{names['width']}' {width} is not a multiple of {heads} heads")
     is_fourfold = names["ffn"] in FOURFOLD and not keys.has(names["ffn"])
     return {
-        "layers": keys.whole(names["layers"], largest="layers"),
+        "layers": keys.whole(names["layers"], most=MAX_LAYERS),
         "width": width,
         "heads": heads,
         "kv_heads": kv_heads or heads,
@@ -166,10 +161,8 @@ def _window(
     if not keys.has(size):
         return {}
     windowed = layers - full
-    kinds = keys.words("layer_types", ("full_attention", kind))
+    kinds = keys.words("layer_types", ("full_attention", kind), layers)
     if kinds is not None:
-        if len(kinds) != layers:
-            keys.refuse("layer_types", f"a list with one entry for each of the {layers} layers")
         windowed = kinds.count(kind)
     return {"window": keys.whole(size), "windowed_layers": windowed} if windowed else {}
 
@@ -343,8 +336,6 @@ def _mamba2(keys: ConfigKeys) -> Values:
     inner = values["state"].inner_width
     if heads * keys.whole("head_dim") != inner:
         keys.refuse("head_dim", f"{inner} / 'num_heads' {heads}")
-    if inner % groups or heads % groups:
-        keys.refuse("n_groups", f"a divisor of {heads} heads and of {inner}")
     return values
 
 
@@ -358,7 +349,7 @@ def _state_space(keys: ConfigKeys, is_tied: bool, **sizes: int) -> Values:
         has_convolution_bias=keys.flag("use_conv_bias", True),
         **sizes,
     )
-    layers = keys.whole("num_hidden_layers", largest="layers")
+    layers = keys.whole("num_hidden_layers", most=MAX_LAYERS)
     return {
         "layers": layers,
         "width": width,

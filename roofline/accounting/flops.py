@@ -7,7 +7,6 @@ unless a convention includes them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 
 from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config import ByName, ConfigError, ModelConfig
@@ -31,7 +30,7 @@ class Convention:
 
     @property
     def sees_masks(self) -> bool:
-        """Whether windows and document boundaries reduce attention."""
+        """Whether windows reduce attention."""
         return self.name.startswith("gemm-causal")
 
 
@@ -104,18 +103,23 @@ class FlopCount:
     convention: Convention
     tokens: int
     forward: ByName
-    input_gradients: ByName = field(default_factory=dict)
-    """Backward pass, gradients of inputs (dgrad), including both inputs of the attention
-    matmuls.
-    """
-    weight_gradients: ByName = field(default_factory=dict)
-    """Backward pass, gradients of weights (wgrad)."""
+    is_frozen: bool = False
+    """Whether weights have no gradients."""
     recomputed: ByName = field(default_factory=dict)
+
+    def passes(self, component: str) -> dict[str, int]:
+        """Return how often a component has the FLOPs of its forward pass: forward, and backward for
+        the gradients of inputs (dgrad), both of an attention matmul, and of weights (wgrad).
+        """
+        is_core = component in CORES
+        has_gradient = not (is_core or self.is_frozen)
+        return {"forward": 1, "dgrad": 1 + is_core, "wgrad": int(has_gradient)}
 
     @property
     def components(self) -> ByName:
-        parts = (self.forward, self.input_gradients, self.weight_gradients)
-        return {name: sum(part.get(name, 0) for part in parts) for name in self.forward}
+        return {
+            name: flops * sum(self.passes(name).values()) for name, flops in self.forward.items()
+        }
 
     @property
     def forward_flops(self) -> int:
@@ -170,24 +174,16 @@ def train_flops(
     checkpoint: str = "none",
     is_flash: bool = True,
     is_frozen: bool = False,
-    document: int | None = None,
 ) -> FlopCount:
     """Return the FLOPs of one training step on `batch` sequences by a convention.
 
     Recomputation counts only as hardware FLOPs: the attention core (`checkpoint` selective; with
     flash attention every second matmul), every layer, and the scores that flash attention
-    recomputes. `is_frozen` weights have no gradients. A sequence consists of documents of
-    `document` tokens, without attention between them.
+    recomputes. `is_frozen` weights have no gradients.
     """
     counted_by = CONVENTIONS[convention]
-    if document is not None and not counted_by.sees_masks:
-        raise ConfigError(
-            f"convention '{convention}' does not support documents: use gemm-causal-half or "
-            f"gemm-causal-exact"
-        )
     forward = {
-        name: batch * flops
-        for name, flops in _forward(config, sequence, counted_by, document).items()
+        name: batch * flops for name, flops in _forward(config, sequence, counted_by).items()
     }
     if checkpoint == "selective" and not is_flash and not forward.get("attention_core"):
         raise ConfigError(
@@ -211,10 +207,7 @@ def train_flops(
         convention=counted_by,
         tokens=sequence * batch,
         forward=forward,
-        input_gradients={
-            name: flops * (2 if name in CORES else 1) for name, flops in forward.items()
-        },
-        weight_gradients={} if is_frozen else {n: f for n, f in forward.items() if n not in CORES},
+        is_frozen=is_frozen,
         recomputed={name: flops for name, flops in recomputed.items() if flops},
     )
 
@@ -222,9 +215,7 @@ def train_flops(
 CORES = ("attention_core", "attention_softmax", "state_scan")
 
 
-def _forward(
-    config: ModelConfig, sequence: int, convention: Convention, document: int | None
-) -> ByName:
+def _forward(config: ModelConfig, sequence: int, convention: Convention) -> ByName:
     if convention.left_out is not None:
         flops: ByName = {}
         for weight in weights(config):
@@ -242,12 +233,9 @@ def _forward(
     if convention.name == "chinchilla":
         products["embedding"] = 2 * sequence * config.vocabulary * config.width
         products["attention_softmax"] = 3 * config.layers * config.heads * sequence**2
-    core = partial(
-        all_layers_core, config, mask=convention.mask, sees_windows=convention.sees_masks
+    products["attention_core"] = all_layers_core(
+        config, sequence, sequence, convention.mask, convention.sees_masks
     )
-    length = document or sequence
-    rest = sequence % length
-    products["attention_core"] = sequence // length * core(length, length) + core(rest, rest)
     return products
 
 

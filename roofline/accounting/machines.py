@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
-from results.show.terminal import say
 from roofline.accounting.config import ConfigError
 from roofline.gpu_table import find_gpu, lacks
 from roofline.machine import MEASURED_FIRST, Machine
@@ -100,9 +100,7 @@ def memory_of(machine: Machine) -> int:
 
 
 def mfu_of(machine: Machine, dtype: str, given: float | None) -> tuple[float, str]:
-    """Return the MFU for an estimate, and a note on its origin: given, measured or assumed; stderr
-    reports one that is assumed for a measured run.
-    """
+    """Return the MFU for an estimate, and a note on its origin: given, measured or assumed."""
     if given is not None:
         return given, f"MFU {given:g}, as given"
     if dtype in machine.mfu:
@@ -110,10 +108,7 @@ def mfu_of(machine: Machine, dtype: str, given: float | None) -> tuple[float, st
     note = f"MFU {ASSUMED_MFU:g} is assumed"
     if machine.run:
         note += f" because {machine.run} has no {TRAINING} and no matmul in {dtype}"
-    note += f": published runs reach {PUBLISHED_MFU}"
-    if machine.run:
-        say(f"note: {note}")
-    return ASSUMED_MFU, note
+    return ASSUMED_MFU, f"{note}: published runs reach {PUBLISHED_MFU}"
 
 
 def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") -> Attainable:
@@ -175,17 +170,18 @@ def run_machine(run: Run, where: str) -> Machine:
     }
     used = [*peaks.values(), machine.bandwidth(MEASURED_FIRST)]
     kinds = dict.fromkeys(ceiling.kind for ceiling in used if ceiling)
-    fastest: dict[tuple[str, str], tuple[float, str]] = {}
-    for record in run.records:
-        known = peaks.get(record.dtype)
-        if known and record.status == "ok" and record.flops and record.median_s is not None:
-            found = (mfu(record.flops / record.median_s, known.value), record.case)
-            at = (record.dtype, record.op)
-            fastest[at] = max(fastest.get(at, found), found)
     reached = {}
-    for (dtype, op), (share, case) in sorted(fastest.items()):
-        if op in ORIGINS:
-            reached[dtype] = (share, f"MFU {share:.3f}, measured: {ORIGINS[op].format(case)}")
+    for (op, origin), (dtype, peak) in product(ORIGINS.items(), peaks.items()):
+        shares = [
+            (mfu(record.flops / record.median_s, peak.value), record.case)
+            for record in run.records
+            if (record.op, record.dtype, record.status) == (op, dtype, "ok")
+            and record.flops
+            and record.median_s
+        ]
+        if shares:
+            share, case = max(shares)
+            reached[dtype] = (share, f"MFU {share:.3f}, measured: {origin.format(case)}")
     return replace(
         machine,
         slug=run.environment.device["slug"],

@@ -144,10 +144,9 @@ def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
         return weight.copies * (
             small if size < MIN_8BIT_ELEMENTS else 2 * (size + FP32_BYTES * ceil(size / BLOCK))
         )
-    if optimizer == "muon":
-        is_hidden_matrix = len(weight.shape) == 2 and weight.component not in OUTSIDE_LAYERS
-        return (1 if is_hidden_matrix else 2) * moment_bytes * weight.elements
-    raise ConfigError(f"unknown optimizer {optimizer!r}; known: {', '.join(OPTIMIZERS)}")
+    # Muon
+    is_hidden_matrix = len(weight.shape) == 2 and weight.component not in OUTSIDE_LAYERS
+    return (1 if is_hidden_matrix else 2) * moment_bytes * weight.elements
 
 
 def bytes_per_param(recipe: Recipe, optimizer: str) -> int | float:
@@ -222,8 +221,8 @@ def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False)
     """
     ways = sharding.expert_parallel
     if ways > 1 and (config.experts is None or config.experts.count % ways):
-        known = f"{config.experts.count} experts" if config.experts else "a model without experts"
-        raise ConfigError(f"--expert-parallel {ways} does not divide {known}")
+        count = config.experts.count if config.experts else 0
+        raise ConfigError(f"--expert-parallel {ways} does not divide {count} experts")
     held = [
         shard(weight, config, sharding.tensor_parallel)
         for weight in weights(sharding.stage(config))

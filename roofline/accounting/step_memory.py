@@ -7,8 +7,10 @@ optimizer. The model may be sharded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
+from typing import NamedTuple
 
 from roofline.accounting import state
 from roofline.accounting.activations import (
@@ -29,6 +31,11 @@ UNFUSED = {"adagrad": 1, "rmsprop": 1}
 """Temporary copies of the largest weight in optimizers without a fused kernel."""
 
 SCALARS = 2 * 4
+
+HEAD = ("head_final_norm", "head_logits", "head_logits_fp32", "head_logits_gradients")
+CHECKPOINTS = "activations_checkpoints"
+NORM_INPUTS = "activations_norm_inputs"
+"""Parts of a step's memory."""
 
 
 @dataclass(frozen=True)
@@ -68,104 +75,62 @@ MOMENTS = {
 }
 
 
-@dataclass(frozen=True)
-class Moment:
-    """Memory above the state at one moment, bytes."""
+class Moment(NamedTuple):
+    """Memory above the state at one moment."""
 
     name: str
-    temporary: int
-    """Gradients of activations, and temporaries of the optimizer."""
-    layers: ByName = field(default_factory=dict)
-    """Activations of the layers, by component as in `activations.model_activations`."""
-    cast_copies: int = 0
-    """Weights in the compute dtype under autocast."""
-    head: ByName = field(default_factory=dict)
-    logits: int = 0
-    logits_gradients: int = 0
-    """Part of `temporary`, as `logits`."""
+    parts: ByName
+    """Bytes by part, as in `COMPONENTS`."""
 
     @property
     def total(self) -> int:
-        return (
-            self.temporary + sum(self.layers.values()) + self.cast_copies + sum(self.head.values())
-        )
+        return sum(self.parts.values())
 
 
 @dataclass(frozen=True)
 class StepMemory:
     """Bytes of a step on one device at its peak."""
 
-    state: ByName
-    """Persistent bytes by component, as in `state.state_bytes`."""
-    step_counters: int
-    token_ids: int
-    """Token ids and targets of the whole step."""
-    rotary_table: int
-    moment: Moment
-    kept_by_layers: int
+    parts: ByName
+    """Bytes by part: the state as in `state.state_bytes`, and what is above it at the peak; parts
+    of the layers and the head may be 0 then.
+    """
+    state_bytes: int
+    moment: str = "optimizer"
+    """When the peak is, as in `MOMENTS`."""
+    kept_by_layers: int = 0
     """Peak of the activations of the layers, at any moment; checkpointing reduces it."""
 
     @property
-    def inputs(self) -> int:
-        return self.token_ids + self.rotary_table
+    def total(self) -> int:
+        return sum(self.parts.values())
 
     def components(self) -> ByName:
-        moment = self.moment
-        held = sum(self.state.values()) + self.step_counters
-        weights = self.state["weights"] + self.state.get("gathered_layer", 0)
-        gradients = self.state["gradients"]
-        sizes = (
-            weights,
-            gradients,
-            held - weights - gradients,
-            self.inputs,
-            sum(moment.layers.values()),
-            moment.cast_copies,
-            sum(moment.head.values()),
-            moment.temporary,
-        )
-        return dict(zip(COMPONENTS, sizes, strict=True))
-
-    def parts(self) -> ByName:
-        """Return the bytes by part; parts of the layers and the head may be 0 at the moment of the
-        peak.
-        """
-        moment = self.moment
-        head = moment.head
-        parts = {
-            **self.state,
-            "step_counters": self.step_counters,
-            "cast_copies": moment.cast_copies,
+        sizes = {
+            component: sum(self.parts.get(part, 0) for part in parts)
+            for component, parts in COMPONENTS.items()
         }
-        parts |= {"token_ids": self.token_ids, "rotary_table": self.rotary_table}
-        parts["temporary"] = moment.temporary - moment.logits - moment.logits_gradients
-        parts = {name: size for name, size in parts.items() if size}
-        parts |= {f"activations_{name}": size for name, size in moment.layers.items()}
-        if head:
-            parts["head_final_norm"] = head["final_norm"] + head["product_input"]
-            parts["head_logits"] = moment.logits
-            parts["head_logits_fp32"] = head["log_probabilities"]
-            parts["head_logits_gradients"] = moment.logits_gradients
-        return parts
-
-    @property
-    def total(self) -> int:
-        return sum(self.components().values())
+        return sizes | {"activations": self.total - sum(sizes.values())}
 
     def sizes(self) -> ByName:
         return self.components() | {"total": self.total, "kept_by_layers": self.kept_by_layers}
 
 
-COMPONENTS = (
-    "parameters",
-    "gradients",
-    "optimizer_state",
-    "inputs",
-    "activations",
-    "cast_copies",
-    "logits_loss",
-    "temporary",
-)
+COMPONENTS: dict[str, Sequence[str]] = {
+    "parameters": ("weights", "gathered_layer"),
+    "gradients": ("gradients",),
+    "optimizer_state": ("master_weights", "optimizer_states", "step_counters"),
+    "inputs": ("token_ids", "rotary_table"),
+    "activations": (),
+    "cast_copies": ("cast_copies",),
+    "logits_loss": ("head_final_norm", "head_logits_fp32"),
+    "temporary": ("temporary", "head_logits", "head_logits_gradients"),
+}
+"""Parts of each component; all others are activations of the layers.
+
+`token_ids` are ids and targets of the whole step, `cast_copies` weights in the compute dtype under
+autocast, `temporary` gradients of activations and temporaries of the optimizer.
+"""
 
 
 def step_memory(plan: StepPlan) -> StepMemory:
@@ -180,7 +145,7 @@ def step_memory(plan: StepPlan) -> StepMemory:
     """
     if plan.config.parameters:
         held = state.state_bytes(plan.config, plan.recipe, plan.optimizer, plan.sharding)
-        return StepMemory(held, 0, 0, 0, Moment("optimizer", 0), 0)
+        return StepMemory(held, sum(held.values()))
     stages = [_Stage(plan, is_last=False).memory()]
     if plan.sharding.pipeline_parallel > 1:
         stages.append(_Stage(plan, is_last=True).memory())
@@ -228,6 +193,7 @@ class _Stage:
         self.rows = ceil(plan.tokens * self.config.width / self.kernels.token_ways)
         """Elements of the residual stream on this device."""
         self.stream = self.kernels.stream_bytes * self.rows
+        self.head_input = self.kernels.element_bytes * self.rows
 
     def memory(self) -> StepMemory:
         plan = self.plan
@@ -246,34 +212,38 @@ class _Stage:
             self._in_optimizer(),
         )
         peak = max(moments, key=lambda moment: moment.total)
+        parts = {
+            **self.state,
+            "step_counters": counters,
+            "cast_copies": 0,
+            "token_ids": ids,
+            "rotary_table": 0 if config.position_embeddings else rotations,
+            "temporary": 0,
+        }
         layers = dict.fromkeys(self._kept(1), 0)
-        head = dict.fromkeys(self._kept_by_head(), 0)
+        parts |= {**layers, **dict.fromkeys(HEAD if self.has_head else (), 0), **peak.parts}
         return StepMemory(
-            state=self.state,
-            step_counters=counters,
-            token_ids=ids,
-            rotary_table=0 if config.position_embeddings else rotations,
-            moment=replace(peak, layers=layers | peak.layers, head=head | peak.head),
-            kept_by_layers=sum(self._most_kept().values()),
+            {name: size for name, size in parts.items() if size or name in HEAD or name in layers},
+            sum(self.state.values()),
+            peak.name,
+            sum(self._most_kept().values()),
         )
 
     def _kept(self, micro_batches: int) -> ByName:
         plan = self.plan
         batch = plan.batch // plan.micro_batches
-        return model_activations(
+        saved = model_activations(
             self.config, plan.sequence, batch, self.kernels, plan.checkpoint, micro_batches
         )
+        return {f"activations_{name}": size for name, size in saved.items()}
 
     def _stored(self, micro_batches: int) -> ByName:
         saved = self._kept(micro_batches)
         if self.group:
-            return {"checkpoints": saved["checkpoints"]}
-        is_selective = self.plan.checkpoint == "selective"
-        return {
-            name: size
-            for name, size in saved.items()
-            if not (is_selective and name == "attention_scores")
-        }
+            return {CHECKPOINTS: saved[CHECKPOINTS]}
+        if self.plan.checkpoint == "selective":
+            saved.pop("activations_attention_scores", None)
+        return saved
 
     def _most_kept(self) -> ByName:
         """Return the peak activations of the layers: with checkpointing, after the last group is
@@ -286,7 +256,7 @@ class _Stage:
         is_cast = self.kernels.stream_bytes != FP32_BYTES and not self.kernels.is_norm_fused
         if not self.group or (is_cast and self.config.norm != "layer"):
             return saved
-        return saved | {"norm_inputs": saved["norm_inputs"] - self.stream}
+        return saved | {NORM_INPUTS: saved[NORM_INPUTS] - self.stream}
 
     def _gradient(self, elements: int) -> int:
         return self.recipe.gradient_bytes * elements if self.plan.lora is None else 0
@@ -300,23 +270,20 @@ class _Stage:
         if not self.has_head:
             return {}
         layer = layer_activations(self.config, self.plan.tokens, 1, self.kernels)
+        norm = layer["norm_inputs"] + layer["norm_statistics"]
         return {
-            "final_norm": (layer["norm_inputs"] + layer["norm_statistics"])
-            // self.config.norms_per_layer,
-            "product_input": self.kernels.element_bytes * self.rows,
-            "log_probabilities": FP32_BYTES * self.logits,
+            "head_final_norm": norm // self.config.norms_per_layer + self.head_input,
+            "head_logits_fp32": FP32_BYTES * self.logits,
         }
 
     def _at_loss(self) -> Moment:
         """The gradient of log_softmax is computed, and no activation is released yet."""
-        return Moment(
-            "loss",
-            temporary=2 * FP32_BYTES * self.logits + SCALARS * self.has_head,
-            logits_gradients=2 * FP32_BYTES * self.logits,
-            layers=self._stored(self.in_flight),
-            cast_copies=self.recipe.cast_bytes * self.head if self.group else self.cast_copies,
-            head=self._kept_by_head(),
-        )
+        parts = {
+            "temporary": SCALARS * self.has_head,
+            "head_logits_gradients": 2 * FP32_BYTES * self.logits,
+            "cast_copies": self.recipe.cast_bytes * self.head if self.group else self.cast_copies,
+        }
+        return Moment("loss", {**parts, **self._stored(self.in_flight), **self._kept_by_head()})
 
     def _in_forward(self) -> Moment:
         """The loss is computed: the peak with autocast and checkpointing.
@@ -324,21 +291,19 @@ class _Stage:
         Autocast caches its copies of all weights until the forward pass ends; logits and
         log-probabilities are in fp32.
         """
-        at_loss = self._at_loss()
+        at_loss = self._at_loss().parts
         scalars = SCALARS * self.has_head + (0 if self.plan.micro_batches == 1 else SCALARS // 2)
         # Biases are also cast, but only for the forward pass.
         biases = sum(
             w.elements for w in self.held if w.name.endswith(" bias") and w.component != "norms"
         )
-        cached = self.cast_copies - at_loss.cast_copies + self.recipe.cast_bytes * biases
-        logits = FP32_BYTES * self.logits
-        return replace(
-            at_loss,
-            name="forward",
-            temporary=cached + logits + scalars,
-            logits=logits,
-            logits_gradients=0,
-        )
+        cached = self.cast_copies - at_loss["cast_copies"] + self.recipe.cast_bytes * biases
+        later = {
+            "temporary": cached + scalars,
+            "head_logits": FP32_BYTES * self.logits,
+            "head_logits_gradients": 0,
+        }
+        return Moment("forward", at_loss | later)
 
     def _at_head(self) -> Moment:
         """The gradients of the head are computed: the peak for few tokens and a large vocabulary.
@@ -352,25 +317,17 @@ class _Stage:
             return at_loss
         table = width * self.head if self.plan.lora is None else 0
         others = table + width * self.rows + SCALARS
-        saved = {name: size for name, size in at_loss.head.items() if name != "log_probabilities"}
-        gradients = width * self.logits
-        product = replace(
-            at_loss,
-            name="head",
-            temporary=gradients + others,
-            logits_gradients=gradients,
-            head=saved,
-        )
+        gradients = {"temporary": others, "head_logits_gradients": width * self.logits}
+        product = Moment("head", at_loss.parts | gradients | {"head_logits_fp32": 0})
         if not self.recipe.cast_bytes:
             return product
-        cast = replace(
-            product,
-            temporary=self._gradient(self.head) + others,
-            logits_gradients=0,
-            cast_copies=at_loss.cast_copies - self.recipe.cast_bytes * self.head,
-            head={"final_norm": saved["final_norm"]},
-        )
-        return max(product, cast, key=lambda moment: moment.total)
+        cast = {
+            "temporary": self._gradient(self.head) + others,
+            "head_logits_gradients": 0,
+            "cast_copies": at_loss.parts["cast_copies"] - self.recipe.cast_bytes * self.head,
+            "head_final_norm": at_loss.parts["head_final_norm"] - self.head_input,
+        }
+        return max(product, Moment("head", product.parts | cast), key=lambda moment: moment.total)
 
     def _at_embedding(self) -> Moment:
         """The backward pass ends with the gradient of the embedding.
@@ -383,7 +340,7 @@ class _Stage:
             tables = 2 if self.recipe.cast_bytes else 3
         table = self._gradient(self.table) * self.has_embedding
         temporary = tables * table + (self.stream if tables < 3 else 0) + SCALARS
-        return Moment("embedding", temporary, layers=self._stored(self.in_flight - 1))
+        return Moment("embedding", {"temporary": temporary, **self._stored(self.in_flight - 1)})
 
     def _in_layers(self) -> Moment:
         """The backward pass enters the last layers; tensors of the head are released.
@@ -394,8 +351,8 @@ class _Stage:
         config = self.config
         recipe = self.recipe
         saved = self._most_kept()
-        experts = config.experts if "experts" in saved else None
-        mlp = "experts" if "experts" in saved else "mlp"
+        mlp = "activations_experts" if "activations_experts" in saved else "activations_mlp"
+        experts = config.experts if mlp == "activations_experts" else None
         inside = [w for w in self.held if w.is_gemm and w.component != "lm_head"]
         product = max(prod(w.shape) for w in self.trained if w.is_gemm and w.component != "lm_head")
         largest = recipe.gradient_bytes * (product + config.width * config.has_mlp_bias)
@@ -404,26 +361,25 @@ class _Stage:
         per_token = experts.per_token if experts else 1
         wide = recipe.activation_bytes * self.plan.tokens * mlp_width * per_token
         cast = recipe.cast_bytes * (sum(w.elements for w in inside) // config.layers)
-        entering = Moment(
-            "layers",
-            temporary=self.stream * (2 if self.group else 1) + wide + largest + tied + SCALARS,
-            layers=saved,
-            cast_copies=cast * (self.group or config.layers),
-        )
+        stream = self.stream * (2 if self.group else 1)
+        entering = {
+            "temporary": stream + wide + largest + tied + SCALARS,
+            "cast_copies": cast * (self.group or config.layers),
+        }
+        at_start = Moment("layers", saved | entering)
         if not config.is_gated:
-            return entering
+            return at_start
         # Input and weight copy of the last matmul are released; gradients of gate and up follow.
-        gated = replace(
-            entering,
-            temporary=entering.temporary - largest + 2 * wide,
-            layers=saved | {mlp: saved[mlp] - wide},
-            cast_copies=entering.cast_copies - recipe.cast_bytes * config.width * mlp_width,
-        )
-        return max(entering, gated, key=lambda moment: moment.total)
+        gated = {
+            "temporary": entering["temporary"] - largest + 2 * wide,
+            "cast_copies": entering["cast_copies"] - recipe.cast_bytes * config.width * mlp_width,
+            mlp: saved[mlp] - wide,
+        }
+        return max(at_start, Moment("layers", saved | gated), key=lambda moment: moment.total)
 
     def _in_optimizer(self) -> Moment:
         largest = max(
             state.optimizer_bytes(w, "momentum", self.recipe.moment_bytes) // w.copies
             for w in self.trained
         )
-        return Moment("optimizer", temporary=UNFUSED.get(self.plan.optimizer, 0) * largest)
+        return Moment("optimizer", {"temporary": UNFUSED.get(self.plan.optimizer, 0) * largest})

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Table
-from results.show.options import add, add_format
-from results.show.picture import add_picture, save_picture
-from results.show.terminal import OK, Parser, busy, print_out
+from results.show.options import add
+from results.show.picture import save_picture
+from results.show.terminal import OK, Parser, add_format, add_picture, busy, print_out
 from roofline.estimate import QUESTIONS
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ PLOTS = {
     "dtype": "the range and digits of each format",
     **dict.fromkeys(("params", "flops", "memory"), "the components"),
     "intensity": "the roofline with each operation",
+    "matmul": "the roofline of each machine with the product",
     "train": "parameters against tokens for the same compute, or with a layout of the speed by "
     "devices",
     "chinchilla": "parameters against tokens for the same compute",
@@ -73,7 +74,19 @@ class _Question(Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         name = self.prog.rpartition(" ")[2]
         if name in QUESTIONS:
-            _add_options(self, name)
+            from roofline import estimate
+            from roofline.estimate.question import parameters
+
+            function = getattr(estimate, name)
+            paragraph, _, _ = str(function.__doc__).partition("\n\n")
+            self.description = " ".join(paragraph.split())
+            add(self, parameters(function), is_raw=True)
+        if name == "params":
+            from textwrap import fill
+
+            from roofline.accounting.presets import preset_names
+
+            self.epilog = fill(f"presets: {', '.join(preset_names())}", 100, break_on_hyphens=False)
         return super().parse_known_args(args, namespace)
 
 
@@ -97,21 +110,6 @@ def add_options(parser: Parser) -> None:
         "words", nargs=argparse.REMAINDER, metavar="ESTIMATE [options] --over OPTION=VALUES"
     )
     sweep.set_defaults(prog=sweep.prog, question="sweep")
-
-
-def _add_options(parser: Parser, name: str) -> None:
-    from roofline import estimate
-    from roofline.accounting.presets import preset_names
-    from roofline.estimate.question import parameters
-
-    function = getattr(estimate, name)
-    paragraph, _, _ = str(function.__doc__).partition("\n\n")
-    parser.description = " ".join(paragraph.split())
-    add(parser, parameters(function), is_raw=True)
-    if name == "params":
-        from textwrap import fill
-
-        parser.epilog = fill(f"presets: {', '.join(preset_names())}", 100, break_on_hyphens=False)
 
 
 def example_of(name: str) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from results.record import Object
 from results.show.facts import facts_of
 from results.show.grid import Cell, Row, Table, print_cells, print_lines
-from results.show.options import add_format
-from results.show.terminal import OK, Parser, print_out
+from results.show.terminal import OK, Parser, add_format, print_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,11 +47,18 @@ def add_options(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     document = load_notes()
     claims = document["claims"]
+
+    def draw(console: Console) -> None:
+        print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
+        print_lines(console, f"CS336, Language Modeling from Scratch: {document['course']}")
+        print_by_subject(console, claims, "subject", COLUMNS, "claim")
+        print_lines(console, f"{len(claims)} claims: {verdict_counts(claims)}.")
+
     table = Table(
         rows=lambda: claims,
         cells=lambda: [{key: Cell(claim[key]) for key in KEYS[1:]} for claim in claims],
         document=lambda: {"notes": document["notes"], "claims": claims},
-        draw=lambda console: _print_tables(console, document),
+        draw=draw,
     )
     print_out(table.render(args.format))
     return OK
@@ -72,14 +78,6 @@ def load_notes() -> Object:
             claim |= {"subject": subject, "command": "; ".join(commands)}
             claims.append({key: claim.get(key, "") for key in (*KEYS, "unit")})
     return document | {"claims": claims}
-
-
-def _print_tables(console: Console, document: Object) -> None:
-    claims = document["claims"]
-    print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
-    print_lines(console, f"CS336, Language Modeling from Scratch: {document['course']}")
-    print_by_subject(console, claims, "subject", COLUMNS, "claim")
-    print_lines(console, f"{len(claims)} claims: {verdict_counts(claims)}.")
 
 
 def print_by_subject(

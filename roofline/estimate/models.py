@@ -173,7 +173,6 @@ def flops(
     attention: Attention = "flash",
     convention: Convention = DEFAULT_CONVENTION,
     frozen: bool = False,
-    document: Whole | None = None,
     checkpoint: str = "none",
     **options: Unpack[Routed],
 ) -> Answer:
@@ -183,9 +182,7 @@ def flops(
     config = model_of(model, options)
     is_flash = attention == "flash"
     counted_by = convention_of(config, convention)
-    counts = train_flops(
-        config, sequence, batch, counted_by, checkpoint, is_flash, frozen, document
-    )
+    counts = train_flops(config, sequence, batch, counted_by, checkpoint, is_flash, frozen)
     kernel = "unfused attention"
     if is_flash:
         kernel = "flash attention, which recomputes its scores in the backward pass"
@@ -217,13 +214,10 @@ def flops(
     main = ["per_token", "per_step"]
     subject = f"a training step of {config.name}: {batch} x {sequence} tokens"
     steps = []
-    kinds = {
-        "forward": counts.forward,
-        "dgrad": counts.input_gradients,
-        "wgrad": counts.weight_gradients,
-    }
     for name, amount in counts.components.items():
-        terms = [f"{number(part[name])} {kind}" for kind, part in kinds.items() if part.get(name)]
+        forward = counts.forward[name]
+        passes = counts.passes(name).items()
+        terms = [f"{number(times * forward)} {kind}" for kind, times in passes if times * forward]
         steps.append(Step(name.replace("_", " "), " + ".join(terms), count(amount), amount))
     for name, amount in counts.recomputed.items():
         label = f"recomputed: {name.replace('_', ' ')}"
@@ -308,8 +302,8 @@ def memory(
     subject = "State"
     sources = [precision.source, OPTIMIZERS[optimizer]]
     step = step_memory(plan)
-    parts = step.parts()
-    state = sum(step.state.values())
+    parts = step.parts
+    state = step.state_bytes
     if not config.parameters:
         main += ["state_bytes", "activation_bytes"]
         subject = "Memory"
@@ -318,7 +312,7 @@ def memory(
             f"stored, 8 V of gradients"
         )
         sources += [activations.SOURCE, config.source]
-        notes = _memory_notes(plan, step.moment.name, kernels)
+        notes = _memory_notes(plan, step.moment, kernels)
         dtype = precision.compute_dtype
         for machine in machines:
             if machine.entries and machine.peak(dtype, MEASURED_FIRST) is None:
@@ -356,7 +350,7 @@ def memory(
         values |= {
             "activation_bytes": others,
             "sequences_per_step": plan.batch * sharding.data_parallel,
-            "moment": step.moment.name,
+            "moment": step.moment,
         }
     rows = []
     for machine in machines:

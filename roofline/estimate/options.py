@@ -8,9 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
-from results.compare.selection import LATEST, Selection, since
 from results.store.runfile import Run, StoreError, load_run
-from results.store.runs import list_runs
+from results.store.runs import LATEST, Selection, list_runs, since
 from roofline.accounting.config import ConfigError, ModelConfig, model_of_size
 from roofline.accounting.families import GPT2_NAMES, NAMES
 from roofline.accounting.machines import mfu_of, peak_of, run_machine, why_not

@@ -23,10 +23,14 @@ LIMITS = Limits(
 ELEMENTS = 8192
 
 
-def measure(provider, op="gelu", dtype="fp32", settings=None, deadline=None, timeout_s=60):
+def measure(
+    provider, op="gelu", dtype="fp32", settings=None, deadline=None, timeout_s=60, is_again=False
+):
     """Return the record of one function on a small case, measured in a worker."""
     case, settings = Case(op, dtype, {"n": ELEMENTS}), settings or Settings()
-    row = Row(ELEMENTWISE[op], case, provider, family="elementwise", settings=settings)
+    row = Row(
+        ELEMENTWISE[op], case, provider, family="elementwise", settings=settings, is_again=is_again
+    )
     return measure_isolated(row, CPU, None, LIMITS, deadline, timeout_s=timeout_s)
 
 

@@ -116,7 +116,7 @@ def elementwise():
 
 
 def matmul():
-    v1, v3, v4, v5 = files_of("matmul")
+    v1, _, v3, v4, v5 = files_of("matmul")
     return [
         Bug(MASK, v1, "(rows < m) & (across < k)", "(rows < m) & (across <= k)"),
         Bug(STRIDE, v1, "rows * a_stride + across", "rows * k + across"),

@@ -1,6 +1,4 @@
-"""Calibration kernels as machine code: instructions counted, accesses 16 bytes wide, launches that
-fit.
-"""
+"""The fused multiply-adds of the peak kernels as machine code, and the values of their chains."""
 
 from dataclasses import replace
 
@@ -8,22 +6,16 @@ import pytest
 import torch
 from compiled import ARCHES, assert_lean, compile_ahead, read_back
 
-from kernels import bandwidth as tiles
-from kernels import fma, launch_floor
+from kernels import fma
 from kernels.audit import hot_path, sass
 from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
 
-SM_COUNT = 132
 FMA_LANES = {"FFMA": 1, "DFMA": 1, "HFMA2": 2, "FFMA2": 2}
 """Fused multiply-adds of one instruction in one thread. Source: PTX ISA, fma.f32x2 and
 fma.f16x2.
 """
-TILE_SHAPES = {
-    (config.warps, config.accesses, config.policy): config for config in tiles.configs(SM_COUNT)
-}
-LARGEST_SHAPE, HINTED_SHAPE = (8, 8, "default"), (8, 4, "streaming")
 MIN_CHAINS, MAX_CHAINS = (pick(config.chains for config in fma.CONFIGS) for pick in (min, max))
 
 
@@ -78,48 +70,3 @@ def test_fma_chains_stay_small_and_never_settle(dtype):
         before, x = x, (a * x + b).to(dtype).double()
     assert x.abs().max() < 2
     assert ((x - before).abs() > 0.05).float().mean() > 0.8
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("name", "shape", "arch"),
-    [
-        (name, shape, arch)
-        for name in ("read", "write", "copy", "triad")
-        for shape in TILE_SHAPES
-        for arch in ARCHES
-        # A compile costs time; triad and many accesses in flight need most registers.
-        if shape == LARGEST_SHAPE or (arch == 90 and (name == "triad" or shape == HINTED_SHAPE))
-    ],
-    ids=str,
-)
-def test_bandwidth_kernels_access_16_bytes(name, shape, arch):
-    config = TILE_SHAPES[shape]
-    binary = compiled(tiles.variant(name, config), "int32", arch)
-    assert_lean(binary)
-    loads, stores = {"read": (1, 0), "write": (0, 1), "copy": (1, 1), "triad": (2, 1)}[name]
-    check_accesses(
-        binary, config.accesses * loads, config.accesses * stores, narrow_stores=name == "read"
-    )
-    if config.policy != "default":
-        wide = [item for item in binary.instructions if item.access and item.access[1] == 128]
-        assert all(len(item.modifiers) > 2 for item in wide)  # each carries the hint
-
-
-def check_accesses(binary, loads, stores, narrow_stores):
-    for kind, count, narrow in (("load", loads, 0), ("store", stores, int(narrow_stores))):
-        found = sass.widths(binary.instructions, kind)
-        assert found.total() == found[128] + narrow  # the one sum of a program
-        assert found[128] >= count
-        assert not count or found[128] % count == 0
-        assert bool(found[128]) == bool(count)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
-def test_empty_kernel_has_no_instructions(arch):
-    binary = read_back(compile_ahead(launch_floor.VARIANT, arch))
-    assert_lean(binary)
-    opcodes = {item.base for item in binary.instructions}
-    # One of the last three sets the stack up.
-    assert opcodes <= {"EXIT", "LDC", "IMAD", "MOV"}, opcodes

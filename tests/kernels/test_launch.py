@@ -5,14 +5,13 @@ shape.
 import pytest
 import torch
 import triton
-from compiled import compile_ahead, divisible
+from compiled import divisible
 from exact import version_of
 from families import every_way, small, versions_of
 from matmul_cases import output_dtype
 from triton.runtime.jit import JITFunction
 
 import kernels.launch
-from kernels.audit import rows
 from kernels.matmul import DTYPES
 
 pytestmark = [
@@ -96,11 +95,9 @@ def test_odd_and_even_sizes_share_one_binary(launches, family, op, shapes):
         ("softmax", "softmax", "v2", 7, ("softmax_row", 8 * 32, 1)),
         ("softmax", "softmax", "v2", 32768, ("softmax_row", 32768, 16)),
         ("softmax", "softmax", "v2", 32769, ("softmax_walk", 4096, 16)),
-        ("norm", "rmsnorm", "v3", 128, ("rms_rows", 256, 4)),
-        ("norm", "rmsnorm", "v3", 257, ("rms_rows", 1024, 4)),
-        ("norm", "layernorm", "v3", 16384, ("layer_tiles", 4096, 16)),
+        ("norm", "rmsnorm", "v3", 4097, ("rms_rows", 8192, 8)),
         ("norm", "rmsnorm", "v3", 16384, ("rms_rows", 16384, 16)),
-        ("norm", "residual-rmsnorm", "v3", 131072, ("rms_tiles", 4096, 16)),
+        ("norm", "rmsnorm", "v3", 16385, ("rms_tiles", 4096, 16)),
         ("norm", "residual-rmsnorm", "v3", 131073, ("rms_tiles", 8192, 32)),
     ],
 )
@@ -144,10 +141,7 @@ def test_few_rows_are_shared_by_all_processors(
     [
         ("v3", "bfloat16", "nt", 4096, 2 * 132),
         ("v3", "bfloat16", "nn", 4096, 132),
-        ("v3", "float32", "tn", 4096, 2 * 132),
-        ("v3", "int8", "nt", 4096, 132),
         ("v3", "bfloat16", "nn", 1024, 16 * 16),  # tiles of 64 x 64
-        ("v4", "bfloat16", "nn", 4096, 132),
         ("v4", "bfloat16", "nn", 1536, 12 * 12),  # medium tiles, 128 x 128
     ],
 )
@@ -162,31 +156,6 @@ def test_matmul_starts_as_many_programs_as_fit(monkeypatch, version, dtype, layo
     operands = [x if order == "n" else x.mT for x, order in zip((a, b), layout, strict=True)]
     versions_of("matmul")[version].KERNELS["matmul"](*operands, out=out)
     assert started == [(wanted,)]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("version", "dtype", "shape_class"),
-    [
-        ("v3", "bf16", "nt, large"),
-        ("v3", "tf32", "nt, any"),
-        ("v3", "bf16", "tn, small"),
-        ("v4", "bf16", "nn, medium"),
-        ("v4", "fp16", "tn, medium"),
-        ("v4", "bf16", "tn, small"),
-    ],
-)
-def test_two_programs_fit_where_matmul_starts_two(version, dtype, shape_class):
-    for arch in (90, 100):
-        variant = next(
-            variant
-            for variant in versions_of("matmul")[version].variants(arch)
-            if (variant.dtype, variant.shape_class) == (dtype, shape_class)
-        )
-        found = rows.row("matmul", version, variant, compile_ahead(variant, arch), arch)
-        assert found["occupancy"] * 64 >= 2 * variant.options["num_warps"]
-        # Triton 3.8 keeps two registers of tf32 on the stack, 3.9 none.
-        assert max(found["spill_bytes"], found["stack_bytes"]) <= 16
 
 
 V3 = versions_of("matvec")["v3"]
@@ -208,21 +177,6 @@ def test_matvec_plans_cover_every_row_and_column(sm_count, width):
             assert plan.programs % plan.splits == 0
             if plan.splits > 1:
                 assert m < 2 * V3.PROGRAMS_PER_SM * sm_count * config.rows * access
-
-
-@pytest.mark.parametrize("programs", [432, 528, 592])
-def test_reduction_plans_cover_every_element_once(programs):
-    for variant in V2.variants(90):
-        lanes, access, loads = (variant.constants[name] for name in ("LANES", "ACCESS", "LOADS"))
-        for n in (0, 1, access - 1, access, 10**6 + 1, 2**24, 2**28 + 5, 2**31 + 4099, 2**33):
-            count, rounds, piece = V2.plan(n, variant, programs)
-            left = n // access - rounds * count * lanes * loads
-            assert 1 <= count <= programs
-            assert 0 <= left <= count * piece
-            assert piece <= lanes * loads
-            assert piece % lanes == 0
-            if n // access > programs * lanes:
-                assert count == programs
 
 
 class Gpu:
@@ -289,10 +243,9 @@ def product(dtype, m=48, n=64, k=80, layout="nt", batch=()):
     ("layout", "shape", "unit"),
     [
         ("nn", (5, 72, 56), 8),  # m lies along no stored row of A or B, nor of C
-        ("nn", (5, 71, 56), 1),
+        ("nn", (5, 72, 57), 1),
         ("nt", (5, 71, 56), 8),  # neither does n here
         ("tn", (8, 72, 57), 8),
-        ("tn", (8, 71, 56), 1),
         ("nt", (5, 71, 60), 1),  # 8 bytes
     ],
 )

@@ -110,7 +110,7 @@ def test_int8(version, layout):
     )
 
 
-@pytest.mark.parametrize("version", ["v1", "v3"])
+@pytest.mark.parametrize("version", ["v1", "v2", "v3"])
 def test_no_terms_give_zeros(version):
     a, b, out = (
         torch.empty(3, 0, device=DEVICE),

@@ -104,14 +104,14 @@ def test_the_share_of_the_ceiling_is_that_of_the_table_of_a_run(make_environment
         {"flops": 0},
     ]
     records = [make_record(**work) for work in works]
-    found = [Side("", [record], environment).of_ceiling for record in records]
+    found = [Side.of("", [record], environment).of_ceiling for record in records]
     scores = judged(environment, records)
     assert [100 * share for share, _ in found] == pytest.approx(
         [score["roofline_pct"] for _, score in scores]
     )
     assert [bound for _, bound in found] == ["memory", "compute", "compute", "memory", "memory"]
     unknown = make_environment(machine=Machine())
-    assert Side("", records[:1], unknown).of_ceiling is None
+    assert Side.of("", records[:1], unknown).of_ceiling is None
 
 
 def test_repeated_rows_of_a_run_widen_the_interval(save, measured, capsys):

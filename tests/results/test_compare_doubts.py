@@ -13,7 +13,7 @@ import pytest
 from compare_runs import NO_DRIFT, case, compared, refused, samples
 
 from results.__main__ import main
-from results.compare.earlier import SavedRuns, between_visits
+from results.compare.earlier import SavedRuns
 from results.compare.sides import Side
 from results.stats.spread import RUNS
 from results.store.runfile import load_run
@@ -254,7 +254,7 @@ def test_different_code_is_compared_by_the_means_over_its_runs(save, measured, c
 
 def test_a_run_that_is_there_twice_is_no_repeat(save, measured):
     run = load_run(Path(save("a", measured(seed=1))))
-    side = Side("", run.records, run.environment)
+    side = Side.of("", run.records, run.environment)
     assert not SavedRuns([run, run]).between(side, side).has_runs
 
 
@@ -269,19 +269,11 @@ def test_spread_of_means_counts_the_runs_of_both_sides(save, measured, runs):
     ]
     loaded = [load_run(Path(path)) for path in paths]
     logs = [math.log(run.records[0].median_s) for run in loaded]
-    sides = [Side("", loaded[0].records, loaded[0].environment, count) for count in runs]
+    sides = [Side.of("", loaded[0].records, loaded[0].environment, count) for count in runs]
     spread = SavedRuns(loaded).between(*sides)
     error = stdev(logs) * math.sqrt(1 / runs[0] + 1 / runs[1])
     assert spread.half_width == pytest.approx(4.302653 * error)  # Student's t of 2 degrees
     assert (spread.degrees, spread.source, spread.has_runs) == (2, RUNS, True)
-
-
-def test_the_visits_of_both_sides_give_the_spread(make_record, make_environment):
-    several, one = (
-        Side("", [make_record(samples_s=times, visits=(1,) * len(times))], make_environment())
-        for times in ((1.0, 1.1), (2.0,))
-    )
-    assert between_visits(several, one).degrees == between_visits(one, several).degrees == 1
 
 
 def test_a_wide_margin_can_still_say_same(save, measured, capsys):

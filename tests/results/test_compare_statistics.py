@@ -15,13 +15,14 @@ from results.stats.comparison import (
     UNKNOWN,
     UNSURE,
     Comparison,
+    compare_sides,
     geometric_mean,
     holm,
+    side_of,
     with_holm,
 )
 from results.stats.samples import Interval
 from results.stats.spread import given_spread
-from results.stats.verdict import compare_sides, side_of
 
 TRIALS = 1000
 

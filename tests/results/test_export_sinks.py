@@ -23,7 +23,6 @@ ROOF_S = (2**22 + 2**21) / 2e12
 HOSTILE = "a\"b<c>&d\\e\nf\x1b[31m{}' \u202e"
 FORMATS = results.SINKS
 TEXT, NUMBER = {"type": "string"}, {"type": "number"}
-TEXTS = {"type": "object", "additionalProperties": TEXT}
 
 BMF = {  # a copy of the schema of https://bencher.dev/docs/reference/bencher-metric-format
     "type": "object",
@@ -51,58 +50,6 @@ GITHUB = {  # the interface BenchmarkResult of github-action-benchmark, which re
     },
 }
 
-
-def table(required, **columns):
-    return {
-        "type": "object",
-        "properties": columns,
-        "required": required,
-        "additionalProperties": False,
-    }
-
-
-COUNT = {"type": "integer", "minimum": 0}
-# Columns of oss_ci_benchmark_v3/schema.sql of pytorch/test-infra that a benchmark fills in.
-PYTORCH = {
-    "type": "array",
-    "items": table(
-        ["benchmark", "model", "metric"],
-        benchmark=table(["name"], name=TEXT, mode=TEXT, dtype=TEXT, extra_info=TEXTS),
-        model=table(
-            ["name"],
-            name=TEXT,
-            type=TEXT,
-            backend=TEXT,
-            origins={"type": "array"},
-            extra_info=TEXTS,
-        ),
-        metric=table(
-            ["name", "benchmark_values"],
-            name=TEXT,
-            benchmark_values={"type": "array", "items": NUMBER, "minItems": 1},
-            target_value=NUMBER,
-            extra_info=TEXTS,
-        ),
-        dependencies={
-            "type": "object",
-            "additionalProperties": table(
-                [], repo=TEXT, branch=TEXT, sha=TEXT, version=TEXT, extra_info=TEXTS
-            ),
-        },
-        runners={
-            "type": "array",
-            "items": table(
-                [],
-                name=TEXT,
-                type=TEXT,
-                cpu_info=TEXT,
-                cpu_count=COUNT,
-                gpu_info=TEXT,
-                gpu_count=COUNT,
-            ),
-        },
-    ),
-}
 
 DECIMAL = re.compile(r"\d+(\.\d+)?")
 SUITE = [
@@ -174,11 +121,7 @@ def names_in(form, text):
     if form == "junit":
         return list(read_junit(text))
     document = json.loads(text)
-    return (
-        [row.get("name") or row["model"]["name"] for row in document]
-        if form != "bmf"
-        else list(document)
-    )
+    return list(document) if form == "bmf" else [row["name"] for row in document]
 
 
 def test_bmf_has_measures_with_their_intervals(save, make_record, capsys):
@@ -220,28 +163,6 @@ def test_github_benchmark_has_half_the_interval_as_range(save, make_record, caps
     ]
 
 
-def test_pytorch_v3_has_samples_roof_and_command(save, make_record, capsys):
-    record = make_record()
-    document = json.loads(export(capsys, save("a", record), "pytorch-v3")[0])
-    jsonschema.validate(document, PYTORCH)
-    (row,) = document
-    assert row["model"] == {"name": NAME, "type": "matmul", "backend": "torch"}
-    assert row["benchmark"]["extra_info"]["argv"] == "python -m bench.matmul --dtype bf16"
-    assert row["metric"]["name"] == "latency"
-    assert row["metric"]["benchmark_values"] == list(record.samples_s)
-    assert row["metric"]["target_value"] == pytest.approx(max(ROOF_S, 2**31 / 1000e12))
-    texts = row["metric"]["extra_info"]
-    assert [float(texts[key]) for key in ("median_s", "ci95_low_s", "ci95_high_s")] == [
-        MEDIAN_S,
-        LOW_S,
-        HIGH_S,
-    ]
-    assert row["dependencies"] == {"python": {"version": "3.11.9"}, "torch": {"version": "2.13.0"}}
-    assert row["runners"] == [
-        {"name": "h100-sxm", "type": "cuda", "gpu_info": "NVIDIA H100 80GB HBM3"}
-    ]
-
-
 def test_openmetrics_has_a_gauge_for_each_quantity(save, make_record, capsys):
     text = export(capsys, save("a", make_record(), make_record(**UNKNOWN)), "openmetrics")[0]
     assert text.endswith("# EOF\n")
@@ -270,9 +191,6 @@ def test_unknown_interval_samples_and_roof_are_left_out(save, make_record, capsy
     assert list(measures["latency"]) == ["value"]
     (entry,) = json.loads(export(capsys, path, "github-benchmark")[0])
     assert "range" not in entry
-    (row,) = json.loads(export(capsys, path, "pytorch-v3")[0])
-    assert row["metric"]["benchmark_values"] == [MEDIAN_S]
-    assert "target_value" not in row["metric"]
 
 
 def test_junit_without_a_baseline(save, make_record, make_skipped, capsys):

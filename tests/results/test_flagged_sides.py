@@ -1,8 +1,8 @@
-"""Verdicts on sides with flags, at the limits of the rules of `results.compare.flags`."""
+"""Verdicts on sides with flags, at the limits of the rules of `results.compare.comparison`."""
 
 import pytest
 
-from results.compare.flags import with_flags
+from results.compare.comparison import with_flags
 from results.compare.sides import Side
 from results.stats.comparison import FASTER, SLOWER, UNSURE, Comparison
 
@@ -17,7 +17,9 @@ def flagged(make_record, make_environment):
 
     def judge(compared, samples, flags=BOTH, is_paired=True):
         sides = [
-            Side("", [make_record(samples_s=own, median_s=median, flags=names)], None)
+            Side.of(
+                "", [make_record(samples_s=own, median_s=median, flags=names)], make_environment()
+            )
             for (own, median), names in zip(samples, flags, strict=True)
         ]
         return with_flags(compared, *sides, is_paired)

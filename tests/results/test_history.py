@@ -81,26 +81,6 @@ def test_runs_come_by_date_with_their_revisions_and_verdicts(keep, capsys):
     )
 
 
-def test_each_run_is_compared_with_a_chosen_one(keep, capsys):
-    first, _ = keep(1), keep(2)
-    for day in (3, 4):
-        keep(day, 1.1, source_sha256="b" * 64)
-    (series,) = shown(capsys, "--against", str(first))
-    points = series["points"]
-    assert series["against"] == points[0]["run_id"]
-    assert [point["verdict"] for point in points] == [None, "SAME", "SLOWER", "SLOWER"]
-    assert "ratio_to_last" not in points[3]
-    assert points[3]["ratio_to_chosen"] == pytest.approx(1.1, rel=0.003)
-    assert main(["history", "--against", "20261101"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith(f"on h100-sxm against {series['against']}")
-    assert "time ratio to chosen  verdict" in lines[2]
-    other = keep(5, case="64x64x64")
-    assert f"--against: {other} has no successful record of this case" in refused(
-        capsys, "--case", "1024x1024x1024", "--against", "latest"
-    )
-
-
 def commits(keep, slower_each, noise=0.002):
     """Save 28 runs of 28 versions, each slower than the one before; run to run differs by
     `noise`.
@@ -134,9 +114,6 @@ def test_a_window_finds_nothing_in_noise_but_a_step(keep, capsys):
         keep(day, 1.1, source_sha256="a" * 64)
     (series,) = shown(capsys, "--window", "10")
     assert [point["verdict"] for point in series["points"][-2:]] == ["SLOWER", "SLOWER"]
-    with pytest.raises(SystemExit):
-        main(["history", "--against", "latest", "--window", "10"])
-    assert "--window: not allowed with argument --against" in capsys.readouterr().err
 
 
 def test_the_table_and_the_plot_have_a_line_for_each_run(keep, capsys, tmp_path):
@@ -271,12 +248,6 @@ def test_each_host_has_a_history_of_its_own(two_hosts, capsys):
     assert days == [[1, 3, 6], [2, 4, 5]]
     assert [point["verdict"] for point in of_a["points"]] == [None, "SAME", "SLOWER"]
     assert [point["verdict"] for point in of_b["points"]] == [None, "SAME", "SAME"]
-
-
-def test_a_chosen_run_is_compared_with_runs_of_its_host(two_hosts, capsys):
-    of_a, of_b = shown(capsys, "--op", "matmul", "--against", "20261103T")
-    assert [point["verdict"] for point in of_a["points"]] == ["SAME", None, "SLOWER"]
-    assert [point["verdict"] for point in of_b["points"]] == [None, None, None]
 
 
 def test_several_hosts_are_named_in_the_table_and_the_plot(two_hosts, capsys, tmp_path):

@@ -11,13 +11,21 @@ from correlated import autoregressive
 from scipy import stats
 
 from results.stats.comparison import (
+    MORE_RUNS,
     MORE_SAMPLES,
+    SEQUENTIAL_WIDENING,
     SLOWER,
     UNKNOWN,
     UNSURE,
     Comparison,
+    SideMean,
+    compare_sides,
     geometric_mean,
     holm,
+    judge_rounds,
+    side_of,
+    smallest_detectable_change,
+    times_longer,
 )
 from results.stats.samples import Z_975, Interval, interval_of_median
 from results.stats.spread import (
@@ -26,21 +34,11 @@ from results.stats.spread import (
     RUNS,
     PeerSpread,
     Repeats,
-    RowSpreads,
     Spread,
     given_spread,
+    spread_of_row,
     spread_of_visits,
     widest,
-)
-from results.stats.verdict import (
-    MORE_RUNS,
-    SEQUENTIAL_WIDENING,
-    SideMean,
-    compare_sides,
-    judge_rounds,
-    side_of,
-    smallest_detectable_change,
-    times_longer,
 )
 
 KNOWN = 1e9
@@ -100,13 +98,6 @@ def mean_of(values):
     count = len(values)
     half = stats.t.ppf(0.975, count - 1) * stdev(values) / math.sqrt(count)
     return SideMean(mean(values), half, half, count - 1, count)
-
-
-EXTRA_SLEEP = (
-    [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0],
-    [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4],
-)
-"""Source: Student, The probable error of a mean, Biometrika 6 (1908) 20."""
 
 
 @pytest.mark.parametrize(("counts", "scales"), [((8, 30), (5.0, 1.0)), ((40, 7), (1.0, 3.0))])
@@ -185,7 +176,8 @@ def test_spread_of_visits_is_the_pooled_variance():
     before = [0.00, 0.02, -0.01, 0.04]
     after = [0.11, 0.08, 0.10]
     interval = stats.ttest_ind(after, before).confidence_interval(0.99)
-    spread = spread_of_visits(before, after)
+    visits = [[[math.exp(log)] for log in logs] for logs in (before, after)]
+    spread = spread_of_visits(*visits)
     assert spread.half_width == pytest.approx((interval.high - interval.low) / 2)
     assert spread.degrees == 5
     assert spread.share == pytest.approx(math.exp(spread.half_width) - 1)
@@ -200,20 +192,20 @@ def test_given_spread_is_its_own_half_width():
 def test_spread_of_a_row_is_moderated_by_other_rows():
     """(d0 s0^2 + d s^2) / (d0 + d): Smyth (2004), with the median of all rows as s0^2."""
     variances = [1e-4, 4e-4, 9e-4, 25e-4]
-    spreads = RowSpreads(Repeats(6 * own, 6) for own in variances)
-    own = spreads.of(Repeats(6 * 25e-4, 6))
+    rows = [Repeats(6 * own, 6) for own in variances]
+    own = spread_of_row(Repeats(6 * 25e-4, 6), rows)
     assert own.degrees == 6 + 3  # of the other rows at most four, and three here
     assert own.deviation**2 == pytest.approx((6 * 25e-4 + 3 * 6.5e-4) / 9)
-    few = spreads.of(Repeats(2 * 25e-4, 2))
+    few = spread_of_row(Repeats(2 * 25e-4, 2), rows)
     assert few.degrees == 2 + 2  # no more than its own
     assert few.deviation**2 == pytest.approx((2 * 25e-4 + 2 * 6.5e-4) / 4)
-    unknown = spreads.of(Repeats())
+    unknown = spread_of_row(Repeats(), rows)
     assert unknown.degrees == 4
     assert unknown.deviation**2 == pytest.approx(np.quantile(variances, 0.9))
-    many = RowSpreads(Repeats(9 * own, 9) for own in [1e-4] * 8).of(Repeats(9e-4, 9))
+    many = spread_of_row(Repeats(9e-4, 9), [Repeats(9 * own, 9) for own in [1e-4] * 8])
     assert many.degrees == 9 + 4
-    assert RowSpreads([Repeats()]).of(Repeats()) is None
-    assert RowSpreads([Repeats(1e-4, 2), Repeats(1e-4, 3)]).of(Repeats()).degrees == 3
+    assert spread_of_row(Repeats(), [Repeats()]) is None
+    assert spread_of_row(Repeats(), [Repeats(1e-4, 2), Repeats(1e-4, 3)]).degrees == 3
 
 
 def test_widest_spread_is_that_of_the_largest_half_width():

@@ -7,9 +7,18 @@ import io
 import pytest
 from rich.console import Console
 
-from results.show.table import format_half_width, header_lines, render_table, table_cells
+from results.show.table import header_lines, render_table, table_cells
 from results.show.terminal import drawn
-from results.show.units import count, duration, gibibytes, number, percent, quantity, uncertainty
+from results.show.units import (
+    count,
+    duration,
+    format_half_width,
+    gibibytes,
+    number,
+    percent,
+    quantity,
+    uncertainty,
+)
 from roofline.machine import Ceiling, Machine
 
 
@@ -215,12 +224,6 @@ def test_measured_machine_shows_mix_if_rows_differ(make_environment, make_record
     alone = rendered(environment, [copy])
     assert "mix" not in row_with(alone, "median")
     assert row_with(alone, "relu")[-5:-3] == ["89.1%", "89.1%"]
-
-
-def test_an_interval_that_did_not_narrow_is_flagged_once(make_environment, make_record):
-    assert rendered(make_environment(), [make_record(converged=False)]).count("not converged") == 1
-    flagged = make_record(converged=False, flags=("not-converged",))
-    assert "not converged" not in rendered(make_environment(), [flagged])
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 70, 80, 100, 120, 150])

@@ -19,11 +19,13 @@ from results.stats.comparison import (
     SLOWER,
     UNSURE,
     Comparison,
+    compare_pairs,
+    judge_rounds,
+    smallest_detectable_change,
     verdict_of,
     with_holm,
 )
 from results.stats.samples import Interval
-from results.stats.verdict import compare_pairs, judge_rounds, smallest_detectable_change
 
 TRIALS = 300
 

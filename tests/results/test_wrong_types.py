@@ -119,9 +119,8 @@ def commands(bad, good, directory, row):
     yield results, ["compare", bad, good, "--by", "git", "--force"], True
     yield results, ["compare", bad, good, "-o", f"{directory}/compare.png"], True
     yield results, ["history", "--runs", directory, *case], False
-    yield results, ["history", "--runs", directory, *case, "--against", bad], True
     yield results, ["history", "--runs", directory, *case, "-o", f"{directory}/history.png"], False
-    for form in ("bmf", "github-benchmark", "pytorch-v3", "junit", "openmetrics"):
+    for form in ("bmf", "github-benchmark", "junit", "openmetrics"):
         yield results, ["export", bad, "--format", form], True
     yield results, ["export", good, "--format", "junit", "--baseline", bad], True
     yield results, ["export", bad, "-o", f"{directory}/run.parquet"], True

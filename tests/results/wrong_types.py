@@ -7,7 +7,6 @@ from pathlib import Path
 from results.record import Copy, Loop, ProfileOp, Step
 
 PUBLISHED = Path(__file__).parents[2] / "results/published/cpu-amd-epyc-2t"
-SCHEMA_1 = Path(__file__).parent / "data/schema_1"
 
 WRONG = (
     None,

@@ -254,20 +254,6 @@ def test_fsdp_shards_in_fp32_and_gathers_in_bf16(capsys):
     assert "cast_copies" not in parts
 
 
-def test_packed_documents(capsys):
-    """8 documents of 1,024 in a sequence of 8,192 attend to an eighth of its pairs, and a rest is a
-    document.
-    """
-    line = "flops --model llama-3-8b --sequence {} --convention gemm-causal-exact"
-    core = lambda words: data_of(capsys, words)["components"]["attention_core"]  # noqa: E731
-    assert core(line.format("8192 --document 1024")) == 8 * core(line.format(1024))
-    assert core(line.format("2500 --document 1024")) == 2 * core(line.format(1024)) + core(
-        line.format(452)
-    )
-    assert call("flops", "--model", "gpt2", "--convention", "palm", "--document", "9") == 2
-    assert "does not support documents" in capsys.readouterr().err
-
-
 def test_shared_along_layers_experts_and_sequence(capsys):
     base = data_of(capsys, "memory --model llama-3-8b --accumulate 8")["components"]
     piped = data_of(capsys, "memory --model llama-3-8b --accumulate 8 --pipeline-parallel 4")[

@@ -29,7 +29,7 @@ def test_gpt_2_in_fp32_at_4x1024():
     loss goes back.
     """
     found = step_memory(plan())
-    assert found.moment.name == "loss"
+    assert found.moment == "loss"
     sizes = found.sizes()
     assert (sizes["parameters"], sizes["gradients"]) == (4 * PARAMS, 4 * PARAMS)
     tensors = 2 + LAYERS * 16 + 2
@@ -46,11 +46,11 @@ def test_gpt_2_in_fp32_at_4x1024():
 
 
 def test_few_tokens_hold_most_at_the_vocabulary():
-    assert step_memory(plan(sequence=8, batch=1)).moment.name == "embedding"
+    assert step_memory(plan(sequence=8, batch=1)).moment == "embedding"
     untied = replace(GPT2, is_tied=False)
     found = step_memory(plan(config=untied, sequence=8, batch=1))
-    assert found.moment.name == "head"
-    assert found.moment.temporary == 4 * V * (8 + H) + 4 * 8 * H + 8
+    assert found.moment == "head"
+    assert found.components()["temporary"] == 4 * V * (8 + H) + 4 * 8 * H + 8
 
 
 def test_logits_of_llama_3():
@@ -64,23 +64,21 @@ def test_logits_of_llama_3():
         batch=1,
         kernels=Kernels(2),
     )
-    whole = step_memory(step).moment
+    whole = step_memory(step)
     copy = 4 * 8192 * 128256
     assert round(copy / 1e9, 1) == 4.2
-    assert (whole.name, whole.head["log_probabilities"], whole.temporary) == (
-        "loss",
-        copy,
-        2 * copy + 8,
-    )
+    assert whole.moment == "loss"
+    assert whole.parts["head_logits_fp32"] == copy
+    assert whole.components()["temporary"] == 2 * copy + 8
     for change in ({"loss_chunks": 2}, {"sharding": Sharding(tensor_parallel=2)}):
-        half = step_memory(replace(step, **change)).moment
-        assert (half.name, 2 * half.head["log_probabilities"]) == ("loss", copy)
+        half = step_memory(replace(step, **change))
+        assert (half.moment, 2 * half.parts["head_logits_fp32"]) == ("loss", copy)
 
 
 def test_selective_checkpointing_holds_no_scores_in_the_loss_backward():
     step = plan(kernels=Kernels(4, is_flash=False), checkpoint="selective")
     found = step_memory(step)
-    assert (found.moment.name, found.moment.layers["attention_scores"]) == ("loss", 0)
+    assert (found.moment, found.parts["activations_attention_scores"]) == ("loss", 0)
     # One layer's.
     assert found.kept_by_layers - found.sizes()["activations"] == 4 * 4 * 12 * 1024 * 1024
 
@@ -93,8 +91,8 @@ def test_pipeline_stage_holds_its_micro_batches_in_flight():
         step_memory(replace(step, sharding=Sharding(pipeline_parallel=4))),
     )
     assert piped.kept_by_layers == whole.kept_by_layers
-    assert piped.moment.head == {}
-    assert piped.token_ids * 2 == whole.token_ids == 16 * 8 * 1024
+    assert "head_logits_fp32" not in piped.parts
+    assert piped.parts["token_ids"] * 2 == whole.parts["token_ids"] == 16 * 8 * 1024
     full = step_memory(replace(step, checkpoint="full", sharding=Sharding(pipeline_parallel=4)))
     layer = whole.kept_by_layers // LAYERS
     assert full.kept_by_layers == (4 * 3 - 1) * 4 * 1024 * H + layer
@@ -103,5 +101,5 @@ def test_pipeline_stage_holds_its_micro_batches_in_flight():
 def test_adapters_need_no_gradients_of_frozen_weights():
     step = plan(sequence=8, batch=1)
     trained, adapted = step_memory(step), step_memory(replace(step, lora=Lora(4)))
-    assert trained.moment.name == "embedding"
-    assert adapted.moment.temporary < 4 * V * H < trained.moment.temporary
+    assert trained.moment == "embedding"
+    assert adapted.parts["temporary"] < 4 * V * H < trained.parts["temporary"]

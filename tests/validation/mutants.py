@@ -35,7 +35,7 @@ class Concept(NamedTuple):
 
 CONCEPTS = {
     "statistics": Concept(
-        {f"results/stats/{name}.py": "" for name in ("comparison", "samples", "spread", "verdict")},
+        {f"results/stats/{name}.py": "" for name in ("comparison", "samples", "spread")},
         [
             "tests/results/test_reference_values.py",
             "tests/results/test_verdict.py",
@@ -52,9 +52,7 @@ CONCEPTS = {
             "results/compare/comparison.py": (
                 "cycles_verdict compare compare_live compare_apart _compare_interleaved"
             ),
-            "results/compare/earlier.py": (
-                "code_of is_code_known is_same_code SavedRuns between_visits"
-            ),
+            "results/compare/earlier.py": ("code_of is_same_code SavedRuns"),
             "results/compare/flags.py": "",
             "results/compare/output.py": "exit_code",
             "results/compare/sides.py": "Side",

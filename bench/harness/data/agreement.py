@@ -312,7 +312,7 @@ def new_contents(values: object, make: Make | None = None) -> Iterator[Callable[
             if x.shape == source.shape:
                 x.copy_(source)
         if number and all(map(same_bytes, tensors, before)):
-            changeable = filter(_can_change, tensors)
+            changeable = filter(can_change, tensors)
             for x, place in zip(changeable, itertools.cycle((0, 1)), strict=False):
                 _vary(x, number + place)  # so that an output does not follow from an input
 
@@ -352,9 +352,9 @@ def renew(sets: Sequence[Any], source: Make) -> None:
             x.copy_(value)
 
 
-def _can_change(x: Tensor) -> bool:
+def can_change(x: Tensor) -> bool:
     has_numbers = x.is_floating_point() or x.is_complex()
-    if not has_numbers or not x.dim() or x.numel() <= MIN_CHANGED:
+    if not has_numbers or x.itemsize == 1 or x.numel() <= MIN_CHANGED:  # torch cannot scale fp8
         return False
     is_binary = bool(((x == 0) | (x == 1)).all())
     return not is_binary or bool(x.all() == x.any())
@@ -533,7 +533,7 @@ def _wrong_when_shifted(
     or if one of them does not take such inputs. The inputs of `call` are changed.
     """
     try:
-        for x in filter(_can_change, tensors_in(arguments_of(call))):
+        for x in filter(can_change, tensors_in(arguments_of(call))):
             x.add_(SHIFT)
         truth = on_copies(call, baseline)
         expected = Expected.of(truth, on_copies(truth)())

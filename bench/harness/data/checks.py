@@ -13,6 +13,7 @@ lists.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,11 +21,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
-from bench.harness.data.agreement import new_contents, renew, slower_on_new
+from bench.harness.data.agreement import can_change, new_contents, renew, slower_on_new
 from bench.harness.data.inputs import Filler, InputSet
 from bench.harness.data.stress import STALE
 from bench.harness.data.torch_settings import current_settings, restore_settings
-from bench.harness.data.verify import CheckResult, Checks, same_bytes
+from bench.harness.data.verify import CheckResult, Checks, poison, same_bytes
 from bench.harness.timing import protocol
 from bench.harness.timing.samplers import timed_result
 
@@ -50,36 +51,42 @@ class UserChecks(Checks):
     def last(
         self, call: Callable[[], object], data: InputSet, earlier: Launch | None, row_s: float
     ) -> CheckResult:
+        poison(data.out)
+        problem = self.run(call, data)
+        if problem is not None:
+            return CheckResult(problem, elements=data.out.numel())
         stale = self.result
-        checked = self.check(call, data, earlier)
-        when = ""
-        if checked.is_right:
-            stale = self.result
-            if earlier:
-                earlier = (tuple(x.clone() for x in data.inputs), stale)
-            seed = random.getrandbits(32)
-            when = f"on new values in the same tensors (seed {seed}): "
-            fill = "uniform" if self.fill == "zeros" else self.fill
-            filler = Filler(fill, self.case.dtype, self.device, seed)
-            made = partial(self.op.make_inputs, self.case, filler)
-            for make in (made, None):  # the second keeps the elements at the ends
+        if earlier:
+            earlier = (tuple(x.clone() for x in data.inputs), stale)
+        seed = random.getrandbits(32)
+        fill = "uniform" if self.fill == "zeros" else self.fill
+        filler = Filler(fill, self.case.dtype, self.device, seed)
+        made = partial(self.op.make_inputs, self.case, filler)
+        is_all_changed = self.fill != "zeros" and all(map(can_change, data.inputs))
+        # Results may be cached by the elements at the ends, which the first one keeps.
+        for make in (None, made):
+            try:
                 with new_contents(data.inputs, make) as write:  # others may share the buffers
-                    try:
-                        write(1)
-                    except RuntimeError:  # torch cannot scale fp8
-                        break
+                    write(1)
                     checked = self.check(call, data, earlier, is_poisoned=False)
-                if not checked.is_right:
-                    break
-        if checked.is_right:
-            protocol.announce()
-            slower = slower_on_new(call, data.inputs, self.device.synchronize, row_s)
-            protocol.announce(runs=False)
-            return replace(checked, reason=slower)
-        if not checked.checked_elements:
-            return checked
-        is_old = same_bytes(self.result, stale)
-        return replace(checked, reason=STALE if is_old else f"{when}{checked.reason}")
+            except Exception:
+                if make is made:
+                    raise
+                continue  # it takes only some inputs, as Cholesky those that `make_inputs` makes
+            if make is None and checked.wrong and math.isnan(checked.wrong["expected"]):
+                continue
+            if not checked.is_right:
+                if not checked.checked_elements:
+                    return checked
+                when = f"on new values in the same tensors (seed {seed}): "
+                is_old = same_bytes(self.result, stale)
+                return replace(checked, reason=STALE if is_old else f"{when}{checked.reason}")
+            if is_all_changed:
+                break
+        protocol.announce()
+        slower = slower_on_new(call, data.inputs, self.device.synchronize, row_s, make)
+        protocol.announce(runs=False)
+        return replace(checked, reason=slower)
 
     def run(self, call: Callable[[], Any], data: InputSet, is_sampled: bool = False) -> str | None:
         import torch

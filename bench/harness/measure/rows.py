@@ -68,6 +68,8 @@ class Row:
     settings: Settings = USUAL
     label: str = ""
     """Provider name in the record if a provider is listed twice: `torch#2`."""
+    is_again: bool = False
+    """Whether an earlier visit has verified a call on the same inputs, and on hard ones."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the op by name, because its functions cannot be pickled."""

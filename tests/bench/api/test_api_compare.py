@@ -148,7 +148,6 @@ def test_a_function_that_raises_while_timed_has_failed():
             lambda: bench.compare({"a": double, "b": twice}, X, baseline="c"),
             "baseline='c' must be one of a, b",
         ),
-        (lambda: bench.compare({"a": double, "b": twice}), "a raised TypeError: "),
         (
             lambda: bench.compare({"a": fails, "b": twice}, X),
             "a raised ZeroDivisionError: by nothing",
@@ -156,11 +155,6 @@ def test_a_function_that_raises_while_timed_has_failed():
         (
             lambda: bench.compare({"a": double, "b": twice}, X, margin=0),
             "margin=0 must be a number above 0",
-        ),
-        (lambda: bench.compare({"a": double, "b": twice}, X, cache=None), "cache=None must be"),
-        (
-            lambda: bench.compare({"a": double, "b": twice}, inputs=lambda: None),
-            "inputs= must return",
         ),
     ],
 )

@@ -82,18 +82,9 @@ def fails(x):
             "inputs raised ZeroDivisionError",
         ),
         (lambda x: bench.measure(torch.relu, x, inputs=lambda: x), "mutually exclusive, got 1"),
-        (
-            lambda x: bench.measure(torch.relu, setup=3),
-            "must be a function that makes the arguments",
-        ),
-        (lambda x: bench.measure(torch.relu, x, setup=lambda: x), "mutually exclusive, got 1"),
         (lambda x: bench.measure(torch.relu, setup=lambda: None), "setup= must return"),
         (
             lambda x: bench.measure(torch.relu, setup=lambda: x, inputs=lambda: x),
-            "remove inputs= and in_place=",
-        ),
-        (
-            lambda x: bench.measure(torch.relu, setup=lambda: x, in_place=True),
             "remove inputs= and in_place=",
         ),
         (
@@ -105,15 +96,7 @@ def fails(x):
             "inputs= returned no new tensors",
         ),
         (
-            lambda x: bench.measure(torch.relu, inputs=lambda: torch.empty(0)),
-            "inputs= returned no new tensors",
-        ),
-        (
             lambda x: bench.measure(torch.mv, x.diag().to_sparse(), x),
-            "an argument is a sparse_coo tensor, which cannot be copied",
-        ),
-        (
-            lambda x: bench.compare({"a": torch.mv, "b": torch.mv}, x.diag().to_sparse(), x),
             "an argument is a sparse_coo tensor, which cannot be copied",
         ),
         (
@@ -134,7 +117,7 @@ def test_an_empty_tensor_and_a_sparse_one_of_a_closure_are_measured():
     assert bench.measure(lambda: torch.mm(a, torch.eye(8)), budget_s=0.1).status == "ok"
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "many", True, 10**20])
+@pytest.mark.parametrize("value", [-1, 1.5, True, 10**20])
 def test_an_invalid_work_count_is_rejected(value):
     with pytest.raises(bench.UsageError, match=r"flops= must be an integer from 0 to 2\*\*63 - 1"):
         bench.measure(int, flops=value)

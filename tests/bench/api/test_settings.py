@@ -84,12 +84,6 @@ def test_a_candidate_that_changes_them_has_no_verdict():
     assert said in "".join(compared.unmatched)
 
 
-def test_a_baseline_that_changes_them_is_an_error():
-    functions = {"changing": changing("number of threads"), "double": double}
-    with pytest.raises(bench.UsageError, match=r"^changed settings of the process: number of th"):
-        bench.compare(functions, X, cache="warm", rounds=6)
-
-
 def test_a_change_in_the_rounds_is_an_error():
     calls = []
 

@@ -9,7 +9,6 @@ import pytest
 from bench.__main__ import families
 from bench.harness.cli.arguments import Request, build_parser, chosen_ops
 from bench.harness.cli.main import make_all_cases
-from bench.matmul import OPS as MATMUL
 from results.show.options import given
 
 MODULES = {name: importlib.import_module(f"bench.{name}") for name in families()}
@@ -183,12 +182,3 @@ def test_output_suffix_decides_between_run_file_and_plot():
     assert (args.output, args.plot) == (Path("runs.jsonl"), None)
     args = parser("matmul").parse_args(["-o", "roofline.PNG"])
     assert (args.output, args.plot) == (None, Path("roofline.PNG"))
-
-
-def test_help_offers_triton_only_if_the_family_has_versions():
-    assert "(default: torch, newest triton)" in " ".join(parser("matmul").format_help().split())
-    assert "--dtype LIST [LIST ...] data types" in " ".join(parser("matmul").format_help().split())
-    assert "(default: nn; nt for fp8e4m3, int8)" in " ".join(parser("matmul").format_help().split())
-    decode = " ".join(build_parser("decode", "", (), MATMUL, ()).format_help().split())
-    assert "function (default: torch)" in decode
-    assert "triton" not in decode

@@ -76,6 +76,7 @@ SIZES = [
     ),
     ("matmul --batch ٤", "batch '٤'"),
     ("elementwise --size 0", "size '0'"),
+    ("elementwise --size 1.5B", "invalid size '1.5B': expected an integer of bytes"),
     (
         "elementwise --size 64TB",
         "invalid size '64TB': expected a number and B, KB, MB, GB, KiB, MiB or GiB",

@@ -1,7 +1,6 @@
 """Finished rows are saved when a run ends early: Ctrl-C, kill -9, a full disk."""
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -101,19 +100,6 @@ def interrupt_in_row(monkeypatch, number):
         return prepare(*arguments)
 
     monkeypatch.setattr(row_protocol, "prepare", interrupted)
-
-
-@pytest.mark.exhaustive
-def test_json_of_an_interrupted_run_is_complete(capsys, runs, monkeypatch):
-    interrupt_in_row(monkeypatch, 2)
-    assert (
-        commands.here("matvec", "--op", "matvec", "--shape", "16,32,48,64", "--format", "json")
-        == 130
-    )
-    document = json.loads(capsys.readouterr().out)
-    assert [record["case"] for record in document["records"]] == ["16x16", "32x32"]
-    (saved,) = commands.run_files(runs)
-    assert [record.case for record in load_run(saved).records] == ["16x16", "32x32"]
 
 
 @pytest.mark.exhaustive
@@ -265,53 +251,18 @@ def full_disk(monkeypatch):
     monkeypatch.setattr(os, "write", full_after_one)
 
 
-def check_lost_records(capsys, runs, command, rows):
-    """Check that one record is in the file and an error counts the others; return stdout."""
-    out, err = capsys.readouterr()
-    (saved,) = commands.run_files(runs)
-    assert len(load_run(saved).records) == 1
-    problem = f"cannot write {saved}: No space left on device"
-    last_line = err.splitlines()[-1]
-    assert last_line.startswith(f"{command}: error: {rows - 1} of {rows} records")
-    assert problem in last_line
-    assert err.count(problem) == 2
-    assert "Traceback" not in err
-    assert not re.search("^saved: ", out + err, re.MULTILINE)
-    return out
-
-
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("full_disk")
 def test_a_full_disk_still_shows_the_measured_rows(capsys, runs):
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48") == 2
-    out = check_lost_records(capsys, runs, "python -m bench.matvec", 3)
+    out, err = capsys.readouterr()
+    (saved,) = commands.run_files(runs)
+    assert len(load_run(saved).records) == 1
+    last_line = err.splitlines()[-1]
+    assert last_line.startswith("python -m bench.matvec: error: 2 of 3 records")
+    assert f"cannot write {saved}: No space left on device" in last_line
+    assert not re.search("^saved: ", out + err, re.MULTILINE)
     assert re.findall(r"^matvec +(\d+)x", out, re.MULTILINE) == ["16", "32", "48"]
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.usefixtures("full_disk")
-@pytest.mark.parametrize("output_format", ["table", "json"])
-def test_a_full_disk_still_shows_the_comparison(capsys, runs, output_format):
-    words = [
-        "--op",
-        "relu",
-        "--dtype",
-        "fp32",
-        "--shape",
-        "1024",
-        "--provider",
-        "torch,torch",
-        "--rounds",
-        "10",
-    ]
-    assert command.main(["compare", *words, "--device", "cpu", "--format", output_format]) == 2
-    out = check_lost_records(capsys, runs, "python -m bench compare", 2)
-    if output_format == "json":
-        document = json.loads(out)
-        assert document["summary"]["exit_code"] == 2
-        assert len(document["rows"]) == 1
-    else:
-        assert re.search(r"SAME|UNSURE|FASTER|SLOWER", out)
 
 
 @pytest.fixture

@@ -114,17 +114,17 @@ def test_a_user_function_gets_its_share_of_the_budget(clock, monkeypatch):
     rows = [Row(op, case, "mine.py:add", family=family, settings=Settings(budget_s=100.0))] * 4
     run = StubRun(cpu_device(), clock.now + 100.0)
     shares = []
-    has_hard_inputs = []
+    is_again = []
 
     def measure_isolated(row, *how, timeout_s):
         shares.append(how[-1])
-        has_hard_inputs.append(bool(row.op.stress))
+        is_again.append(row.is_again)
         return replace(HALF_SECONDS, status="ok")
 
     monkeypatch.setattr(loop, "measure_isolated", measure_isolated)
     loop.measure_rows(run, rows)
     assert shares == list(range(12, 0, -1))
-    assert has_hard_inputs == [True] * 4 + [False] * 8  # of the first visits only
+    assert is_again == [False] * 4 + [True] * 8
 
 
 def test_what_rows_keep_gives_way_to_a_row_that_needs_the_memory(monkeypatch):

@@ -30,13 +30,8 @@ def test_the_plot_has_the_ceilings_and_records_of_the_run(capsys, runs, tmp_path
     assert commands.here("matmul", "--shape", "64", "--dtype", "bf16,fp32", "--plot", path) == 0
     run = load_run(commands.run_files(runs)[0])
     (scene,) = drawn
-    (ceilings,) = scene.machines
-    assert ceilings == run.environment.machine
-    assert ceilings.bandwidth().value == commands.BANDWIDTH_BYTES_PER_S
-    assert ceilings.peak("fp32").value == commands.PEAKS_FLOPS_PER_S["fp32"]
-    assert {point.record.dtype for point in scene.points} == {"bf16", "fp32"}
+    assert scene.machines == (run.environment.machine,)
     assert [point.record for point in scene.points] == list(run.records)
-    assert f"<!-- {run.environment.device['name']} -->" in path.read_text()
 
 
 def test_a_plot_is_replaced_and_stdout_stays_pure_json(capsys, tmp_path):

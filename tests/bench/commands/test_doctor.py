@@ -26,8 +26,6 @@ from bench.commands.doctor import (
 )
 from bench.harness.device import device as facts
 from bench.harness.device.device import cpu_device
-from bench.harness.measure import measure_row
-from bench.harness.op import Case
 from bench.harness.run import Progress
 from bench.harness.settings import Settings
 from results.record import Record, Rounds
@@ -317,20 +315,6 @@ def test_ctrl_c_keeps_the_findings_so_far(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "launch_check", interrupted)
     assert command.main(["doctor", "--device", "cpu", "-q", "--format", "json"]) == 130
     assert json.loads(capsys.readouterr().out)["findings"][0]["name"] == "cores"
-
-
-def test_long_launches_are_sampled_as_briefly_as_others(monkeypatch):
-    seen = []
-
-    def measure(row, device, ceilings, limits):
-        seen.append(measure_row.sampling_limits(limits, device, launch_s=0.1, overhead_s=60.0))
-        return record()
-
-    monkeypatch.setattr(measure_row, "measure_row", measure)
-    op = command.families()["softmax"][0]
-    case = Case(op.name, "bf16", {"m": 8, "n": 8})
-    assert list(doctor.rows_of(checkup(Machine()), "softmax", op, case))
-    assert seen[0].cap_s == doctor.CPU_ROW_CAP_S
 
 
 @pytest.mark.exhaustive

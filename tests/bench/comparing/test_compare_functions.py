@@ -178,7 +178,6 @@ def test_without_make_inputs_each_parameter_gets_a_tensor_of_the_shape(files):
         (["a.jsonl", "b.jsonl"], "'a.jsonl': is a saved run; use python -m results compare"),
         (["old.py:f", "new.py:f", "--op", "gelu"], "functions are compared without --op"),
         (["old.py:f", "new.py:f", "--shape", "8"], "the file makes the arguments; remove --shape"),
-        (["old.py:f", "new.py:f", "--dtype", "bf16"], "makes the arguments; remove --dtype"),
         (["old.py:f", "new.py:f", "--fill", "normal"], "makes the arguments; remove --fill"),
         (["old.py:f", "new.py:f", "--layout", "nt"], "--layout is an option of an op"),
         (

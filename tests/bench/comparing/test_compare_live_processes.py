@@ -7,12 +7,15 @@ import json
 import pytest
 
 from bench.__main__ import main
-from bench.comparing.interleave import interleave_safely
+from bench.comparing import interleave as interleaving
 from bench.comparing.turns import ComparePolicy
 from bench.harness import worker
 from bench.harness.device.device import cpu_device
+from bench.harness.measure.budget import Budget
 from bench.harness.measure.rows import Row
 from bench.harness.op import Case
+from bench.harness.run import Run
+from bench.harness.settings import Settings
 from bench.matmul import OPS, OPTIONS
 from results.record import Record
 from tests.bench import commands
@@ -106,9 +109,9 @@ def test_providers_that_end_the_worker_are_left_out_one_by_one(
     workers = DyingWorkers(broken)
     monkeypatch.setattr(worker, "call", workers.call)
     policy = ComparePolicy(0.02, rows=12, deadline=100.0)
-    records = interleave_safely(
-        rows, cpu_device(), None, policy, None, 60.0, lambda text: None, in_worker=True
-    )
+    monkeypatch.setattr(interleaving, "release", lambda device: False)
+    run = Run(Settings(quiet=True), "bench", "compare", cpu_device())
+    records = interleaving.interleave_safely(rows, Budget(run.device, run.settings), run, policy)
     assert workers.asked == calls
     assert [(made.provider, made.status, made.reason) for made in records] == expected
 

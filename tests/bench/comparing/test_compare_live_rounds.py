@@ -8,8 +8,7 @@ import pytest
 
 from bench.comparing.turns import FIRST_LOOK, MAX_ROUNDS, ComparePolicy, run_rounds
 from results.compare.flags import MIN_DISTURBED_ROUNDS
-from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
-from results.stats.verdict import compare_pairs, times_longer
+from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE, compare_pairs, times_longer
 from tests.simulated_device import SimulatedDevice
 
 TRIALS = 200

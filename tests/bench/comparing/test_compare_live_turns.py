@@ -35,7 +35,9 @@ def quick(monkeypatch):
 class Plain(Contender):
     def __init__(self, calls, name="f", cache="cold", new_call=None):
         super().__init__(replace(BLANK, provider=name), 0, cpu_device())
-        self.calls, self.cache, self.new_call = calls, cache, new_call
+        self.calls, self.cache = calls, cache
+        self.new_call = new_call or calls.__getitem__
+        self.move = lambda copy: None
 
     def prepare(self, earlier):
         pass
@@ -224,7 +226,6 @@ def test_copies_of_slow_calls_do_not_move():
     ]
     begin(both)
     for contender in both:
-        contender.move = lambda copy: None
         contender.call_s = 0.1
     Exchange(both, 1, 3.0)()
     assert called == []
@@ -246,8 +247,6 @@ def test_a_contender_that_fails_at_a_copy_is_not_called_for_the_others():
         Plain([call] * 4, new_call=lambda copy: call),
     ]
     begin(both)
-    for contender in both:
-        contender.move = lambda copy: None
     fails[0] = True
     Exchange(both, 1, math.inf)()
     assert (both[1].record.status, len(failures)) == ("failed", 1)

@@ -108,10 +108,3 @@ def test_attention_work_agrees_with_flashattention_2():
 def test_heads_that_do_not_divide_are_rejected():
     with pytest.raises(UnsupportedCaseError, match="6 query heads cannot share 4 key heads evenly"):
         OP.check(case_of(1, 8, kv_heads=4), "cpu")
-
-
-def test_a_single_extent_is_the_length_of_one_sequence():
-    assert OP.extents((512,), OP.axes) == (1, 512)
-    assert OP.extents((4, 512), OP.axes) == (4, 512)
-    with pytest.raises(ValueError, match="write bxs"):
-        OP.extents((1, 2, 3), OP.axes)

@@ -14,7 +14,7 @@ from bench.harness.data.verify import Checks, check, widened
 from bench.harness.op import Case, UnsupportedCaseError
 from bench.harness.providers.registry import load, numerics
 from bench.model import layers
-from bench.model.layers import FAMILIES, load_model
+from bench.model.layers import load_model
 from roofline import estimate
 from roofline.accounting.presets import preset_names
 from roofline.gpu_table import load_gpus
@@ -73,21 +73,6 @@ def test_torch_decode_is_right_in_every_family_dtype_and_fill(models, family, dt
             found = verdict(case, data_of(case, fill))
             assert found.is_right, f"{op} {batch}x{length}: {found.reason}"
             assert found.checked_elements == found.elements
-
-
-@pytest.mark.exhaustive
-def test_the_cache_of_a_block_is_not_copied(models):
-    case = case_of("decode-block", models["llama"], 2, 513)
-    data = data_of(case)
-    with torch.no_grad(), torch.profiler.profile(profile_memory=True) as profile:
-        OP["decode-block"].eager(*data.inputs, out=data.out)
-    taken = sum(
-        max(0, event.self_device_memory_usage or event.self_cpu_memory_usage)
-        for event in profile.events()
-    )
-    assert taken > 0
-    largest = max(event.self_cpu_memory_usage for event in profile.events())
-    assert largest < data.inputs[2 + LAYER.index("keys")].nbytes
 
 
 def transformers_model(family):
@@ -324,11 +309,7 @@ def test_decode_bytes_are_those_of_tensors_and_flops_those_of_torch(op, model):
     assert counted(OP[op].eager, inputs) == work.flops - new_value
 
 
-def test_every_family_but_biasless_gpt_has_a_supported_model():
-    assert {load_model(name).family for name in supported()} == set(FAMILIES) - {"nanogpt"}
-
-
-@pytest.mark.parametrize("model", ["gpt2", "llama-3-8b", "qwen3-0.6b"])
+@pytest.mark.parametrize("model", ["gpt2", "llama-3-8b"])
 def test_decode_work_is_what_estimate_infer_predicts(model):
     """The estimate differs only in the logits, which it does not count."""
     length, batch, config = 1000, 16, load_model(model)
@@ -368,9 +349,7 @@ BAD = [
     (("--model", "nope"), "--help`, or give --model path/to/config.json\n"),
     (("--model", "no/such/config.json"), "cannot read no/such/config.json"),
     (("--layers", "0"), "layers '0' must be 'all' or a whole number"),
-    (("--layers", "1.5"), "layers '1.5' must be"),
     (("--op", "decode-step", "--layers", "99"), "use --layers 24 or fewer"),
-    (("--model", "gpt2", "--shape", "2000"), "the model has 1024 positions"),
     (("--shape", "1x2x3"), "write bxs"),
 ]
 

@@ -71,16 +71,6 @@ def test_an_op_option_that_every_command_has_is_rejected(repository):
 
 
 @pytest.mark.exhaustive
-def test_help_and_signature_of_a_new_op(repository):
-    out, _ = ready(repository, "bench.scaled_copy", "--help")
-    assert "examples:" not in out  # it has none
-    assert "the factor, 50% for half (default: 2.0)" in " ".join(out.split())
-    out, _ = ready(repository, "bench.scaled_copy", "--signature")
-    # Its reference is also `eager`, and `out` is not an input.
-    assert "def scaled_copy(x, out):" in out
-
-
-@pytest.mark.exhaustive
 def test_each_family_reads_its_own_option_in_a_comparison(repository, tmp_path):
     compared = ("--rounds", "10", "--device", "cpu", "--provider", "torch,torch", "--dtype", "fp32")
     words = ("--op", "scaled-copy", "--layout", "dense,sparse", "--scale-by", "3", *compared)

@@ -54,56 +54,17 @@ def test_a_single_extent_is_expanded_by_each_op():
 
 
 @pytest.mark.parametrize(
-    "word",
-    [
-        "0",
-        "-1",
-        "1.5",
-        "4096x",
-        "64xx64",
-        "64xa",
-        "64x0x64",
-        "4_096",
-        "1:2",
-        "1:2:0",
-        "0:2:1",
-        "4:2:1",
-        "1x2",
-        "1000000000000000000",
-        "",
-        "64\n",
-        "٤٠٩٦",  # digits that int() takes
-        "²",  # which isdigit() takes, too
-        "9" * 5000,  # int() refuses more than 4300 digits
-    ],
-)
-def test_invalid_shapes_are_named(word):
-    with pytest.raises(ShapeError) as caught:
-        parse_shapes(["64", word], MATMUL_OP)
-    assert f"'{word}'" in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("words", "op"),
     [
         ([f"1:{MAX_CASES + 1}:1"], "matmul"),
-        (["1:999999999999999999:1"], "matmul"),
         (["1:101:1x1:100:1x1"], "matmul"),
         (["x".join(["1:2:1"] * 60)], "relu"),  # 2^60 products, but only 61 counts of elements
-        (["1:5000:1", "10001:15001:1"], "matmul"),
     ],
 )
 def test_too_many_shapes_are_rejected_before_expansion(words, op):
     with pytest.raises(ShapeError, match="makes more than 10000 cases"):
         parse_shapes(words, MATMUL_OP if op == "matmul" else OP[op])
     assert len(parse_shapes([f"1:{MAX_CASES}:1"], MATMUL_OP)) == MAX_CASES
-
-
-def test_a_product_of_extents_beyond_the_limit_is_rejected():
-    assert parse_shapes(["999999999999999999x1"], OP["relu"]) == [{"n": 10**18 - 1}]
-    for word in ("1000000000x1000000000", "x".join(["999999999999999999"] * 18)):
-        with pytest.raises(ShapeError, match="more than"):
-            parse_shapes([word], OP["relu"])
 
 
 @pytest.mark.parametrize(
@@ -122,25 +83,3 @@ def test_a_product_of_extents_beyond_the_limit_is_rejected():
 )
 def test_sizes_are_exact(text, size_bytes):
     assert parse_size(text) == size_bytes
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "0",
-        "-1MiB",
-        "0.5B",
-        "1.1B",
-        "MiB",
-        "1TiB",
-        "1e3",
-        "",
-        "١MiB",
-        "9" * 5000,
-        "1.2.3",
-    ],
-)
-def test_invalid_sizes_are_named(text):
-    with pytest.raises(ShapeError) as caught:
-        parse_size(text)
-    assert f"'{text}'" in str(caught.value)

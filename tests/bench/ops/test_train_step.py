@@ -17,9 +17,8 @@ from bench.model.step import (
 )
 from bench.model.transformer import Transformer
 from bench.train_step import OPTIMIZER_NAMES, countable_flops, flops_of
-from roofline import estimate
 from roofline.accounting.activations import torch_kernels
-from roofline.accounting.presets import load_preset, read_config
+from roofline.accounting.presets import read_config
 from roofline.accounting.state import RECIPES
 from roofline.accounting.step_memory import StepPlan
 
@@ -117,9 +116,7 @@ def test_the_peak_of_a_checkpointed_step_is_predicted(
     ("config", "moment", "shape"),
     [
         (llama(), "loss", {"batch": 1, "sequence": 128}),
-        (llama(), "loss", {"batch": 3, "sequence": 50}),
         (gpt(vocab_size=50), "layers", {}),
-        (llama(vocab_size=40, intermediate_size=512), "layers", {}),
         (gpt(vocab_size=4000), "embedding", {"batch": 1, "sequence": 4}),
         (gpt(vocab_size=4000, tie_word_embeddings=False), "head", {"batch": 1, "sequence": 4}),
     ],
@@ -128,29 +125,6 @@ def test_the_shape_decides_the_moment_of_peak_memory(config, moment, shape):
     report = report_of(plan(config, **shape))
     assert report["estimated"]["moment"] == moment
     assert abs(report["error_pct"]["total"]) < 0.1
-
-
-def test_estimate_memory_is_what_a_step_allocates():
-    tiny_llama = {
-        "style": "llama",
-        "layers": 9,
-        "width": 256,
-        "heads": 8,
-        "kv_heads": 2,
-        "ffn": 1024,
-        "vocab": 4096,
-    }
-    step = plan(replace(load_preset("tiny-llama"), layers=9), checkpoint="full", sequence=64)
-    options = {
-        "batch": 4,
-        "sequence": 64,
-        "recipe": "fp32",
-        "checkpoint": "full",
-        "kernels": "cpu",
-        "tied": True,
-    }
-    estimated = estimate.memory(**tiny_llama, **options).values["total_bytes"]
-    assert estimated == report_of(step)["measured"]["total"] == 169_444_692
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZER_NAMES)

@@ -167,8 +167,6 @@ def test_a_batch_may_be_the_whole_file(ids):
     inputs, labels = next(harness.random_batches(ids, 2, len(ids) - 1, CPU, seed=7))
     assert torch.equal(inputs[0], torch.from_numpy(ids[:-1].astype(np.int64)))
     assert int(labels[1, -1]) == ids[-1]
-    with pytest.raises(ValueError, match="a sequence needs 8193"):
-        next(harness.random_batches(ids, 2, len(ids), CPU, seed=7))
 
 
 def test_the_next_batch_is_made_during_a_step(ids):
@@ -205,9 +203,6 @@ def test_all_transfer_ops_run_on_a_cpu(measured):
     copy, _, overlap, inline, _ = records
     assert copy["bytes_read"] == copy["bytes_written"] == 4096
     assert overlap["flops"] > 0
-    assert len(overlap["copy_s"]) == len(overlap["compute_s"]) == len(overlap["samples_s"])
-    assert inline["shape"] == {"b": 2, "s": 16}
-    assert len(inline["waits_s"]) == len(inline["samples_s"])
     assert all(
         0 <= wait <= step for wait, step in zip(inline["waits_s"], inline["samples_s"], strict=True)
     )

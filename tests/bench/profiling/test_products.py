@@ -68,7 +68,6 @@ def test_operations_on_inference_tensors_are_decomposed():
     [
         # 2 gradients x 2 x 64 channels x 256 positions x 9 weights of a filter: pytorch#183405
         (nn.Conv2d(64, 64, 3, padding=1, groups=64), 64, 589_824),
-        (nn.Conv2d(64, 64, 3, padding=1, groups=4), 64, 589_824 * 16),
         (nn.Conv2d(8, 16, 3, padding=1), 8, 2 * 2 * 16 * 256 * 8 * 9),
         (nn.ConvTranspose2d(8, 16, 3, padding=1, groups=2), 8, 2 * 2 * 8 * 256 * 8 * 9),
     ],
@@ -124,11 +123,6 @@ CASES = {
     ),
     # 2 x 15 tokens x 80 x (10 + 20): fvcore#98
     "LSTM": (lambda: nn.LSTM(10, 20), (torch.randn(5, 3, 10),), 72_000),
-    "two-layer bidirectional LSTM": (
-        lambda: nn.LSTM(10, 20, num_layers=2, bidirectional=True),
-        (torch.randn(5, 3, 10),),
-        2 * 72_000 + 2 * 15 * 2 * 80 * (40 + 20),
-    ),
     # 2 x 15 tokens x 60 x (10 + 20): calflops#55
     "GRU": (lambda: nn.GRU(10, 20), (torch.randn(5, 3, 10),), 54_000),
     "int8": (lambda: torch._int_mm, (int8(32, 16), int8(16, 32)), 32_768),
@@ -150,11 +144,6 @@ CASES = {
     "sparse CSR": (
         lambda: torch.matmul,
         (torch.eye(8).to_sparse_csr(), torch.ones(8, 4)),
-        2 * 8 * 4,
-    ),
-    "sparse on the right": (
-        lambda: torch.matmul,
-        (torch.ones(4, 8), torch.eye(8).to_sparse_csc()),
         2 * 8 * 4,
     ),
     "jagged": (
@@ -253,7 +242,6 @@ AS_TORCH = {
         lambda x: torch.func.grad(lambda y: square(y).sum())(x.detach()).sum() + (x @ x),
         spread(3, 3),
     ),
-    "baddbmm": (torch.baddbmm, spread(3, 4, 6), spread(3, 4, 5), spread(3, 5, 6)),
     "expanded bmm": (lambda x, y: x.expand(7, 4, 6) @ y, spread(1, 4, 6), spread(7, 6, 7)),
     "dilated conv2d": (
         lambda x, w: functional.conv2d(x, w, stride=2, dilation=2),
@@ -408,5 +396,5 @@ def test_packed_sequences_count_as_of_their_longest_length():
     ends = torch.empty(3, dtype=torch.int32, device="meta")
     func = torch.ops.aten._flash_attention_forward.default
     args = (x, x, x, ends, ends, 16, 16, 0.0, True, False)
-    operation, _ = count(func, args, {}, func(*args))
+    operation = count(func, args, {}, func(*args))
     assert operation.flops == operation.matmul_flops == 4 * 2 * 4 * 16 * 16 * 8

@@ -342,12 +342,6 @@ def test_an_op_has_the_inputs_of_its_command(op, name, bytes_read, capsys):
     assert row["bytes_read"] == bytes_read
 
 
-def test_the_op_is_no_option_of_its_row(capsys):
-    with pytest.raises(SystemExit):
-        main(["profile", "--row", "1"])
-    assert "unrecognized arguments: --row" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -115,7 +115,6 @@ def test_a_projection_leaves_the_model_unchanged():
     ("shapes", "mask", "flops"),
     [
         (((2, 8, 16, 32), (2, 8, 16, 32), (2, 8, 16, 64)), None, 2 * 16 * 16 * 16 * (32 + 64)),
-        (((16, 32), (16, 32), (16, 32)), None, 2 * 16 * 16 * (32 + 32)),
         (((2, 8, 16, 32), (2, 2, 16, 32), (2, 2, 16, 32)), None, 2 * 16 * 16 * 16 * (32 + 32)),
         (((2, 8, 16, 32),) * 3, torch.zeros(16, 16), 2 * 16 * 16 * 16 * (32 + 32)),
     ],
@@ -135,7 +134,6 @@ def test_attention_of_any_shape_is_projected(shapes, mask, flops):
     [
         # At most all rows are nonzero: an upper bound.
         (lambda x, y: x[x[:, 0] > 0] @ y, ((8, 4), (4, 6)), 2 * 8 * 4 * 6),
-        (lambda x, y: x[(x[:, 0] > 0).nonzero()[:, 0]] @ y, ((8, 4), (4, 6)), 2 * 8 * 4 * 6),
         (lambda x, y: x.masked_select(x > 0).view(8, 4) @ y, ((8, 4), (4, 6)), 2 * 8 * 4 * 6),
         # All are different, and each is repeated once.
         (lambda x, y: torch.unique(x, dim=0) @ y, ((8, 4), (4, 6)), 2 * 8 * 4 * 6),
@@ -143,11 +141,6 @@ def test_attention_of_any_shape_is_projected(shapes, mask, flops):
             lambda x, y: x.repeat_interleave((x[:, 0] > 0).long(), dim=0) @ y,
             ((8, 4), (4, 6)),
             2 * 8 * 4 * 6,
-        ),
-        (
-            lambda x, y: torch.bincount(x[:, 0].long(), minlength=4)[None].float() @ y,
-            ((8, 4), (4, 6)),
-            2 * 4 * 6,
         ),
         # Groups of 3 and 5 rows in fp32, for which torch has no kernel but on a CPU.
         (
@@ -300,15 +293,6 @@ def test_the_command_projects_a_function_of_a_file(file, capsys):
     assert [machine["slug"] for machine in found["machines"]] == ["h100-sxm", "a100-sxm-80gb"]
     assert found["fusing"][0]["operations"] == ["gelu_backward", "sum"]
     assert not list(file.rglob("*.jsonl"))  # nothing is saved, because nothing was measured
-
-
-@pytest.mark.exhaustive
-def test_the_command_says_that_the_times_are_not_measured(file, capsys):
-    assert command.main(["profile", "mine.py:make", "--on", "h100-sxm"]) == 0
-    text = capsys.readouterr().out
-    assert "not measured" in text
-    assert "3.352 TB/s datasheet, fp32 peak 66.90 TFLOP/s datasheet" in text
-    assert "fused as torch.compile" not in text  # a library computes the matmuls beside the GELU
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,6 @@ def test_what_is_not_a_trace_ends_with_2(content, said, tmp_path, capsys):
     "words",
     [
         ["mine.py:make"],
-        ["--model", "gpt2"],
         ["--train"],
     ],
 )

@@ -118,7 +118,7 @@ class PlannedError(Exception):
     """Raised instead of planning, with the fallbacks."""
 
 
-OLDER = ("triton-v4", "triton-v3", "triton-v1")
+OLDER = ("triton-v4", "triton-v3", "triton-v2", "triton-v1")
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,14 @@ def test_a_cheat_is_invalid_with_its_reason(files, function, reason):
     assert record.median_s is None
 
 
+def test_a_later_visit_checks_new_contents_only(files):
+    """The first one has found functions that are wrong on hard inputs."""
+    record = measure(f"{files}/cheats.py:overflowing", is_again=True)
+    assert (record.status, list(record.verified)) == ("ok", ["after"])
+    wrong = measure(f"{files}/cheats.py:in_bf16", is_again=True)
+    assert wrong.reason.startswith("after timing: on new values in the same tensors")
+
+
 def test_a_result_cached_by_the_elements_at_the_ends_is_invalid(tmp_path):
     """As the output cache with a fingerprint of flashinfer-bench-starter-kit, issue 21."""
     (tmp_path / "mine.py").write_text(user_kernels.FINGERPRINT)

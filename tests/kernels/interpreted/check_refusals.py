@@ -84,10 +84,11 @@ def test_matmul_rejects_invalid_operands(version):
     assert "only layout nt in fp8" in line(a, a, one, one, out=out)
 
 
-def test_the_first_matmul_version_rejects_int8():
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_old_matmul_versions_reject_int8(version):
     a = torch.ones(16, 16, dtype=torch.int8)
     message = rejection(
-        *launcher_of("matmul", "matmul", "v1"), a, a, out=torch.zeros(16, 16, dtype=torch.int32)
+        *launcher_of("matmul", "matmul", version), a, a, out=torch.zeros(16, 16, dtype=torch.int32)
     )
     assert "no kernel for int8 on sm_90; it has fp32, " in message
 
