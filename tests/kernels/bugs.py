@@ -76,8 +76,8 @@ def cross_entropy():
 def elementwise():
     v1, v3 = files_of("elementwise")
     return [
-        Bug(MASK, v1, "inside = offsets < n", "inside = offsets <= n", count=2),
-        Bug(TAIL, v1, "inside = offsets < n", "inside = offsets < n // 16 * 16", count=2),
+        Bug(MASK, v1, "inside = offsets < n", "inside = offsets <= n"),
+        Bug(TAIL, v1, "inside = offsets < n", "inside = offsets < n // 16 * 16"),
         Bug(STRIDE, v1, "offsets % cols", "offsets % (cols - 1)"),
         Bug(ACCUMULATOR, v1, "TRIAD_SCALAR * y.to(tl.float32)", "(y * TRIAD_SCALAR).to(y.dtype)"),
         Bug(
@@ -91,10 +91,9 @@ def elementwise():
             v1,
             "tl.program_id(0).to(tl.int64) * BLOCK",
             "tl.program_id(0) * BLOCK",
-            count=2,
             only_compiled=True,
         ),
-        Bug(MASK, v3, "inside = offsets < end", "inside = offsets <= end"),
+        Bug(MASK, v3, "inside = start + lanes < end", "inside = start + lanes <= end"),
         Bug(TAIL, v3, "(n % WHOLE.value > 0)", "0"),
         Bug(STRIDE, v3, "first // cols * cols", "first // cols * (cols - 1)"),
         Bug(ACCUMULATOR, v3, "v * root * root", "(v * root).to(tl.float16).to(tl.float32) * root"),
@@ -109,7 +108,6 @@ def elementwise():
             v3,
             "tl.program_id(0).to(tl.int64) * BLOCK",
             "tl.program_id(0) * BLOCK",
-            count=2,
             only_compiled=True,
         ),
     ]
