@@ -192,10 +192,10 @@ def matvec():
 def norm():
     v1, _, v4 = files_of("norm")
     return [
-        Bug(MASK, v1, "inside = columns < n", "inside = columns <= n", count=2),
-        Bug(STRIDE, v1, "row * out_stride + columns", "row * x_stride + columns", count=2),
+        Bug(MASK, v1, "inside = columns < n", "inside = columns <= n"),
+        Bug(STRIDE, v1, "row * out_stride + columns", "row * x_stride + columns"),
         Bug(TAIL, v1, "if operands.n <= block)", "if operands.n // 2 <= block)"),
-        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=2),
+        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
         Bug(EPS, v1, "tl.sum(h * h) / n + EPS", "(tl.sum(h * h) + EPS) / n"),
         Bug(
             *(ROUNDING, v1, "x = (h + r.to(tl.float32)).to(x.dtype)\n        h = x.to(tl.float32)"),
