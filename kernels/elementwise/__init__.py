@@ -38,22 +38,20 @@ def named(ending: str) -> Callable[[Any], str]:
     return lambda specialization: f"{specialization.constants['FORMULA'].__name__}_{ending}"
 
 
-def variants_of(
-    formulas: Mapping[str, Any], kernel: Any, row_kernel: Any, warps: int, block_bytes: int
-) -> Variants:
+def variants_of(formulas: Mapping[str, Any], kernel: Any, warps: int, block_bytes: int) -> Variants:
     """Return the variants of a version by operation and dtype, each for blocks of `block_bytes` of
-    an operand. `row_kernel` adds a bias to each row, `kernel` computes the other formulas.
+    an operand.
     """
     variants: Variants = {}
     for (op, formula), dtype in itertools.product(formulas.items(), DTYPES):
         block = block_bytes // dtype.itemsize
-        constants = {"FORMULA": formula, "BLOCK": block}
+        constants = {"FORMULA": formula, "BLOCK": block, "RANDOM": op == "dropout"}
         if op != "bias-gelu":
-            constants["RANDOM"] = op == "dropout"
+            constants["cols"] = None
         if op not in INPUTS and op not in MORE_INPUTS:
             constants["y_ptr"] = None
         variants[op, dtype] = Variant(
-            kernel=row_kernel if op == "bias-gelu" else kernel,
+            kernel=kernel,
             constants=constants,
             warps=warps,
             op=op,

@@ -132,7 +132,8 @@ def map_kernel(
     x_ptr,  # first input, n elements
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
-    y_ptr,  # second input, n elements, or a 64-bit seed if RANDOM, or None
+    y_ptr,  # second input, n elements, or the bias, cols elements, or a 64-bit seed, or None
+    cols,  # elements per row if there is a bias, else None
     FORMULA: tl.constexpr,  # block of x, or blocks of x and of y or random numbers -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
     RANDOM: tl.constexpr,  # whether there is a seed
@@ -142,26 +143,12 @@ def map_kernel(
     x = tl.load(x_ptr + offsets, mask=inside)
     if RANDOM:
         result = FORMULA(x, tl.rand(tl.load(y_ptr), offsets))
+    elif y_ptr is None:
+        result = FORMULA(x)
     else:
-        result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
+        places = offsets if cols is None else offsets % cols
+        result = FORMULA(x, tl.load(y_ptr + places, mask=inside))
     tl.store(out_ptr + offsets, result, mask=inside)
-
-
-@triton.jit(do_not_specialize=["n"], repr=named("masked"))
-def row_bias_kernel(
-    x_ptr,  # input, n elements in rows of cols elements
-    out_ptr,  # output, n elements
-    n,  # rows * cols, not specialized: one binary serves every n
-    bias_ptr,  # bias, cols elements
-    cols,  # elements per row
-    FORMULA: tl.constexpr,  # blocks of x and bias -> block of out
-    BLOCK: tl.constexpr,  # elements per program, a power of two
-):
-    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = offsets < n
-    x = tl.load(x_ptr + offsets, mask=inside)
-    bias = tl.load(bias_ptr + offsets % cols, mask=inside)
-    tl.store(out_ptr + offsets, FORMULA(x, bias), mask=inside)
 
 
 FORMULAS = {
@@ -179,7 +166,7 @@ FORMULAS = {
     "dropout": dropout,
 }
 
-VARIANTS = variants_of(FORMULAS, map_kernel, row_bias_kernel, WARPS, BLOCK_BYTES)
+VARIANTS = variants_of(FORMULAS, map_kernel, WARPS, BLOCK_BYTES)
 variants = on_any_arch(VARIANTS)
 
 KERNELS = launchers("v1", VARIANTS, triton.cdiv)

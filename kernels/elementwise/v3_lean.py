@@ -18,16 +18,16 @@ at 3 TB/s):
 - One mask against n rounded down to a multiple of 16, which leaves accesses wide for any n. A
   separate program computes the remaining elements, at most 15. A narrow path in each block would
   cost all blocks registers.
-- 32 bytes per thread and operand: two wide accesses in flight for one address computation. copy 9.1
-  -> 2.9.
+- 32 bytes per thread and operand: two wide accesses in flight for one address computation. Only the
+  start of the block is 64 bits wide, the places in it are 32. copy 9.1 -> 2.3.
 - s as the square of a reciprocal root, which is one instruction; a division by 1 + exp(-v) has to
-  handle denormals. exp becomes exp2, with log2(e) folded into the constants. silu 22.8 -> 10.9,
-  swiglu 27.1 -> 14.1, gelu-tanh 27.8 -> 13.0.
-- GELU with one exponential instead of the two ranges of erf: gelu 43.2 -> 21.5, bias-gelu 49.6
+  handle denormals. exp becomes exp2, with log2(e) folded into the constants. silu 22.8 -> 10.3,
+  swiglu 27.1 -> 13.4, gelu-tanh 27.8 -> 12.4.
+- GELU with one exponential instead of the two ranges of erf: gelu 43.2 -> 20.9, bias-gelu 49.6
   -> 26.6. On an H100 it is no longer bound by instruction issue.
 - dropout uses all four words of Philox: element i takes word i mod 4 of counter i div 4. A word is
   compared as an integer. 7 rounds are the fewest that pass every test of Salmon et al., whose
-  default of 10 has a margin. 71 -> 20. The mask differs from that of version 1.
+  default of 10 has a margin. 71 -> 19. The mask differs from that of version 1.
 - bias-gelu divides once per program instead of once per element, and reads the bias 16 bytes at a
   time also if a block spans two rows.
 
@@ -35,8 +35,8 @@ Accuracy: exp2 and the reciprocal root are accurate to 2 ulp (CUDA C++ Programmi
 absolute error of GELU is below |x| 2^-22, as with erf, and its relative error below 2^-11; 1 + erf
 has no digits left below x = -6. GELU of -infinity is -0, its limit, because exp2 flushes subnormal
 results to zero (ex2.approx.ftz). The interpreter does not flush and is off by less than 2^-122.
-relu of -0 is +0 as in version 1: one maximum of two elements costs 3.4 instructions per element in
-bf16, returning -0 as torch does 5.4. silu and gelu-tanh are zero if exp(-v) leaves the range of
+relu of -0 is +0 as in version 1: one maximum of two elements costs 2.8 instructions per element in
+bf16, returning -0 as torch does 2 more. silu and gelu-tanh are zero if exp(-v) leaves the range of
 fp32. dropout turns what it drops into +0, also NaN and infinity.
 
 Limits: a bias whose length is not a multiple of 16 is read element by element, from cache. triad in
@@ -148,21 +148,31 @@ def random_words(
 def write(
     x_ptr,  # first input
     out_ptr,  # output, as many elements
-    y_ptr,  # second input, as many elements, or a 64-bit seed if RANDOM, or None
+    y_ptr,  # as of `map_kernel`
+    cols,  # as of `map_kernel`
     start,  # index of the first element to write, a multiple of 4
     end,  # index behind the last one
     FORMULA: tl.constexpr,  # as of `map_kernel`
     COUNT: tl.constexpr,  # elements to write at most, a power of two
     RANDOM: tl.constexpr,  # whether there is a seed
 ):
-    offsets = start + tl.arange(0, COUNT)
-    inside = offsets < end
-    x = tl.load(x_ptr + offsets, mask=inside)
+    lanes = tl.arange(0, COUNT)
+    inside = start + lanes < end
+    x = tl.load(x_ptr + start + lanes, mask=inside)
     if RANDOM:
         result = FORMULA(x, random_words(tl.load(y_ptr), start.to(tl.int64), COUNT))
+    elif y_ptr is None:
+        result = FORMULA(x)
+    elif cols is None:
+        result = FORMULA(x, tl.load(y_ptr + start + lanes, mask=inside))
     else:
-        result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
-    tl.store(out_ptr + offsets, result, mask=inside)
+        # start < n, so it fits the integer type of n; a 64-bit division costs several times a
+        # 32-bit one. No `%`: Triton 3.6 loses its divisibility by 16 and reads element by element.
+        first = start.to(end.dtype)
+        column = (first - first // cols * cols).to(tl.int32) + lanes
+        column = tl.where(column >= cols, column - cols, column) if cols >= COUNT else column % cols
+        result = FORMULA(x, tl.load(y_ptr + column))
+    tl.store(out_ptr + start + lanes, result, mask=inside)
 
 
 @triton.jit(do_not_specialize=["n"], repr=named("lean"))
@@ -170,7 +180,8 @@ def map_kernel(
     x_ptr,  # first input, n elements
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
-    y_ptr,  # second input, n elements, or a 64-bit seed if RANDOM, or None
+    y_ptr,  # second input, n elements, or the bias, cols elements, or a 64-bit seed, or None
+    cols,  # elements per row if there is a bias, else None; a multiple of 16 makes its loads wide
     FORMULA: tl.constexpr,  # block of x, or blocks of x and of y or random numbers -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
     RANDOM: tl.constexpr,  # whether there is a seed
@@ -178,39 +189,9 @@ def map_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     whole = n // WHOLE * WHOLE
     if start < whole:
-        write(x_ptr, out_ptr, y_ptr, start, whole, FORMULA, BLOCK, RANDOM)
+        write(x_ptr, out_ptr, y_ptr, cols, start, whole, FORMULA, BLOCK, RANDOM)
     else:
-        write(x_ptr, out_ptr, y_ptr, whole, n, FORMULA, WHOLE, RANDOM)
-
-
-@triton.jit(do_not_specialize=["n"], repr=named("lean"))
-def row_bias_kernel(
-    x_ptr,  # input, n elements in rows of cols elements
-    out_ptr,  # output, n elements
-    n,  # rows * cols, not specialized: one binary serves every n
-    bias_ptr,  # bias, cols elements
-    cols,  # elements per row; a multiple of 16 makes the bias loads wide
-    FORMULA: tl.constexpr,  # blocks of x and bias -> block of out
-    BLOCK: tl.constexpr,  # elements per program, a power of two
-):
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    whole = n // WHOLE * WHOLE
-    if start < whole:
-        lanes = tl.arange(0, BLOCK)
-        inside = start + lanes < whole
-        x = tl.load(x_ptr + start + lanes, mask=inside)
-        # start < n, so it fits the integer type of n; a 64-bit division costs several times a
-        # 32-bit one. No `%`: Triton 3.6 loses its divisibility by 16 and reads element by element.
-        first = start.to(n.dtype)
-        column = (first - first // cols * cols).to(tl.int32) + lanes
-        column = tl.where(column >= cols, column - cols, column) if cols >= BLOCK else column % cols
-        bias = tl.load(bias_ptr + column)
-        tl.store(out_ptr + start + lanes, FORMULA(x, bias), mask=inside)
-    else:
-        rest = whole + tl.arange(0, WHOLE)
-        last_x = tl.load(x_ptr + rest, mask=rest < n)
-        last_bias = tl.load(bias_ptr + rest % cols)
-        tl.store(out_ptr + rest, FORMULA(last_x, last_bias), mask=rest < n)
+        write(x_ptr, out_ptr, y_ptr, cols, whole, n, FORMULA, WHOLE, RANDOM)
 
 
 FORMULAS = FIRST_FORMULAS | {
@@ -221,7 +202,7 @@ FORMULAS = FIRST_FORMULAS | {
     "bias-gelu": bias_gelu,
     "dropout": dropout,
 }
-VARIANTS = variants_of(FORMULAS, map_kernel, row_bias_kernel, WARPS, BLOCK_BYTES)
+VARIANTS = variants_of(FORMULAS, map_kernel, WARPS, BLOCK_BYTES)
 variants = on_any_arch(VARIANTS)
 
 

@@ -21,11 +21,10 @@ class Operands:
     """The tensors of a norm over m rows of n elements.
 
     Attributes:
-        inputs: Matrices, then vectors of n elements, in the order of the kernel arguments; x twice
-            for rmsnorm, which has the kernels of residual-rmsnorm.
+        inputs: x, the residual, weight and bias; without a residual x twice, because all operations
+            have the same kernels. Only layernorm has a bias.
         out: The result; of residual-rmsnorm the sum and the result.
-        strides: Row strides in elements of the input matrices and of `out`; 0 if there is only one
-            row.
+        strides: Row strides in elements of x, the residual and `out`; 0 if there is only one row.
         plane: Elements from the sum to the result of residual-rmsnorm; 0 for the other operations.
     """
 
@@ -36,13 +35,10 @@ class Operands:
     strides: tuple[int, ...]
     plane: int
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Columns, strides and, if there may be a residual, `plane`, in the order of the kernel
-        arguments.
-        """
-        sizes = (self.n, *self.strides)
-        return (*sizes, self.plane) if len(self.strides) == 3 else sizes
+    def arguments(self, *first_sizes: int) -> tuple[torch.Tensor | int, ...]:
+        """Return tensors, sizes and bias in the order of the kernel arguments."""
+        tensors = (*self.inputs[:3], self.out)
+        return (*tensors, *first_sizes, self.n, *self.strides, self.plane, *self.inputs[3:])
 
 
 def launchers(
@@ -91,7 +87,7 @@ def _read(
         raise ValueError(
             f"{label}: out has strides {out.stride()}; its two matrices must not overlap"
         )
-    if op == "rmsnorm":
+    if not has_sum:
         inputs = (x, *inputs)
         strides.insert(0, strides[0])
     return Operands(m, n, inputs, out, tuple(strides), plane)

@@ -31,7 +31,7 @@ import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
 from kernels.norm import Operands, launchers
-from kernels.norm.v1_naive import LAYER_EPS, RMS_EPS
+from kernels.norm.v1_naive import CONSTANTS
 
 # 32 elements per thread.
 ROWS_BLOCK_WARPS = (
@@ -64,7 +64,7 @@ def inverse_deviation(
 
 
 @triton.jit(do_not_specialize=["m"])
-def rms_rows(
+def norm_rows(
     x_ptr,  # x, m rows of n elements
     r_ptr,  # residual, m rows of n elements; not read unless RESIDUAL
     w_ptr,  # weight, n elements
@@ -74,13 +74,14 @@ def rms_rows(
     x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
     r_stride,  # the same of the residual
     out_stride,  # the same of y
-    plane,  # elements from the sum to y; a multiple of 16 makes stores of y wide
+    plane,  # elements from the sum to y, or 0; a multiple of 16 makes stores of y wide
+    b_ptr,  # bias of layernorm, n elements, or None
     EPS: tl.constexpr,  # added to the mean of squares
     RESIDUAL: tl.constexpr,  # whether there is a residual
     ROWS: tl.constexpr,  # rows per program, a power of two
     BLOCK: tl.constexpr,  # columns, a power of two
 ):
-    """Write the RMSNorm of ROWS rows of x, or of the sum of x and the residual."""
+    """Write the norm of ROWS rows of x, or of the sum of x and the residual."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     columns = tl.arange(0, BLOCK)[None, :]
     inside = (rows < m) & (columns < n)
@@ -91,35 +92,17 @@ def rms_rows(
         tl.store(out_ptrs, x, mask=inside)
         out_ptrs += plane
     x = x.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x, axis=1)[:, None] / n + EPS)
-    w = tl.load(w_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
-    tl.store(out_ptrs, x * scale * w, mask=inside)
-
-
-@triton.jit(do_not_specialize=["m"])
-def layer_rows(
-    x_ptr,  # x, m rows of n elements
-    w_ptr,  # weight, n elements
-    b_ptr,  # bias, n elements
-    out_ptr,  # y, m rows of n elements
-    m,  # rows
-    n,  # columns, at most BLOCK; a multiple of 16 makes accesses wide
-    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
-    out_stride,  # the same of y
-    EPS: tl.constexpr,  # added to the variance
-    ROWS: tl.constexpr,  # rows per program, a power of two
-    BLOCK: tl.constexpr,  # columns, a power of two
-):
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    columns = tl.arange(0, BLOCK)[None, :]
-    inside = (rows < m) & (columns < n)
-    x = tl.load(x_ptr + rows * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-    d = tl.where(inside, x - tl.sum(x, axis=1)[:, None] / n, 0.0)
-    mean = tl.sum(d, axis=1)[:, None] / n  # rounding error of the mean
-    scale = inverse_deviation(tl.sum(d * d, axis=1)[:, None] / n, mean, EPS)
-    w = tl.load(w_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
-    b = tl.load(b_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
-    tl.store(out_ptr + rows * out_stride + columns, (d - mean) * scale * w + b, mask=inside)
+    if b_ptr is None:
+        scale = tl.rsqrt(tl.sum(x * x, axis=1)[:, None] / n + EPS)
+    else:
+        x = tl.where(inside, x - tl.sum(x, axis=1)[:, None] / n, 0.0)
+        mean = tl.sum(x, axis=1)[:, None] / n  # rounding error of the mean
+        scale = inverse_deviation(tl.sum(x * x, axis=1)[:, None] / n, mean, EPS)
+        x -= mean
+    y = x * scale * tl.load(w_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
+    if b_ptr is not None:
+        y += tl.load(b_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
+    tl.store(out_ptrs, y, mask=inside)
 
 
 @triton.jit
@@ -194,29 +177,36 @@ def weighted(
 
 
 @triton.jit
-def rms_tiles(
+def norm_tiles(
     x_ptr,  # x, one row of n elements per program
     r_ptr,  # residual, as many rows; not read unless RESIDUAL
     w_ptr,  # weight, n elements
     out_ptr,  # y, as many rows; before it the sum, as many, if RESIDUAL
-    n,  # columns; a multiple of 16 makes accesses wide
+    n,  # columns, at least WIDTH; a multiple of 16 makes accesses wide
     x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
     r_stride,  # the same of the residual
     out_stride,  # the same of y
-    plane,  # elements from the sum to y; a multiple of 16 makes stores of y wide
+    plane,  # elements from the sum to y, or 0; a multiple of 16 makes stores of y wide
+    b_ptr,  # bias of layernorm, n elements, or None
     EPS: tl.constexpr,  # added to the mean of squares
     RESIDUAL: tl.constexpr,  # whether there is a residual
     WIDTH: tl.constexpr,  # columns of one access of all threads
     ACCESSES: tl.constexpr,  # of each thread in one step of a loop
 ):
-    """Write the RMSNorm of a wide row of x, or of the sum of x and the residual."""
+    """Write the norm of a wide row of x, or of the sum of x and the residual."""
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * x_stride
     r_row = r_ptr + row * r_stride
     out_row = out_ptr + row * out_stride
     steps = tl.cdiv(n, WIDTH * ACCESSES)
-    squares = sum_of_squares(x_row, r_row, out_row, n, 0, steps, RESIDUAL, WIDTH, ACCESSES)
-    scale = tl.rsqrt(squares / n + EPS)
+    if b_ptr is None:
+        squares = sum_of_squares(x_row, r_row, out_row, n, 0, steps, RESIDUAL, WIDTH, ACCESSES)
+        scale = tl.rsqrt(squares / n + EPS)
+    else:
+        near_mean = tl.sum(tl.load(x_row + tl.arange(0, WIDTH)).to(tl.float32)) / WIDTH
+        total, squares = differences(x_row, near_mean, n, 0, steps, WIDTH, ACCESSES)
+        mean = tl.sum(total) / n  # of the differences
+        scale = inverse_deviation(tl.sum(squares) / n, mean, EPS)
     if RESIDUAL:
         tl.debug_barrier()  # a thread may read a sum that another has stored
         x_row = out_row
@@ -225,71 +215,34 @@ def rms_tiles(
         columns = (steps - 1 - step) * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
         inside = columns < n
         x, w = weighted(x_row, w_ptr, columns, inside)
-        tl.store(out_row + columns, x * scale * w, mask=inside, eviction_policy=DROP)
-
-
-@triton.jit
-def layer_tiles(
-    x_ptr,  # x, one row of n elements per program
-    w_ptr,  # weight, n elements
-    b_ptr,  # bias, n elements
-    out_ptr,  # y, as many rows
-    n,  # columns, at least WIDTH; a multiple of 16 makes accesses wide
-    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
-    out_stride,  # the same of y
-    EPS: tl.constexpr,  # added to the variance
-    WIDTH: tl.constexpr,  # columns of one access of all threads
-    ACCESSES: tl.constexpr,  # of each thread in one step of a loop
-):
-    row = tl.program_id(0).to(tl.int64)
-    x_row = x_ptr + row * x_stride
-    out_row = out_ptr + row * out_stride
-    near_mean = tl.sum(tl.load(x_row + tl.arange(0, WIDTH)).to(tl.float32)) / WIDTH
-    steps = tl.cdiv(n, WIDTH * ACCESSES)
-    total, squares = differences(x_row, near_mean, n, 0, steps, WIDTH, ACCESSES)
-    mean = tl.sum(total) / n  # of the differences
-    scale = inverse_deviation(tl.sum(squares) / n, mean, EPS)
-    for step in range(steps):
-        columns = (steps - 1 - step) * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
-        inside = columns < n
-        x, w = weighted(x_row, w_ptr, columns, inside)
-        b = tl.load(b_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
-        tl.store(
-            out_row + columns,
-            (x - near_mean - mean) * scale * w + b,
-            mask=inside,
-            eviction_policy=DROP,
-        )
-
-
-_KERNELS = {
-    "rmsnorm": (rms_rows, rms_tiles, {"EPS": RMS_EPS, "RESIDUAL": False}),
-    "layernorm": (layer_rows, layer_tiles, {"EPS": LAYER_EPS}),
-    "residual-rmsnorm": (rms_rows, rms_tiles, {"EPS": RMS_EPS, "RESIDUAL": True}),
-}
+        if b_ptr is None:
+            y = x * scale * w
+        else:
+            b = tl.load(b_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+            y = (x - near_mean - mean) * scale * w + b
+        tl.store(out_row + columns, y, mask=inside, eviction_policy=DROP)
 
 
 def _variants(op: str, dtype: torch.dtype) -> list[tuple[int, Variant]]:
     """Return maximum columns and variant of each configuration, narrow rows first."""
-    rows, tiles, constants = _KERNELS[op]
     # Other rows of 16,384 columns in registers leave no room for a second program, or spill on
     # sm_80.
     longest = 16384 if op == "rmsnorm" and dtype.itemsize == 2 else 8192
     configs = [
-        (n, rows, warps, {"ROWS": m, "BLOCK": n})
+        (n, norm_rows, warps, {"ROWS": m, "BLOCK": n})
         for m, n, warps in ROWS_BLOCK_WARPS
         if n <= longest
     ]
     # Fewer, larger programs read fewer rows of 256k at a time.
     for limit, warps in ((2**17, 16), (MAX_COLUMNS, 32)):
         width = warps * 32 * ALIGNMENT_BYTES // dtype.itemsize
-        configs.append((limit, tiles, warps, {"WIDTH": width, "ACCESSES": ACCESSES}))
+        configs.append((limit, norm_tiles, warps, {"WIDTH": width, "ACCESSES": ACCESSES}))
     variants_by_limit = []
     for limit, kernel, warps, sizes in configs:
         elements = math.prod(sizes.values())
         variant = Variant(
             kernel=kernel,
-            constants=constants | sizes,
+            constants=CONSTANTS[op] | sizes,
             warps=warps,
             op=op,
             dtype=DTYPES[dtype],
@@ -301,7 +254,7 @@ def _variants(op: str, dtype: torch.dtype) -> list[tuple[int, Variant]]:
     return variants_by_limit
 
 
-VARIANTS = {(op, dtype): _variants(op, dtype) for op, dtype in itertools.product(_KERNELS, DTYPES)}
+VARIANTS = {(op, dtype): _variants(op, dtype) for op, dtype in itertools.product(CONSTANTS, DTYPES)}
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
@@ -319,8 +272,8 @@ def launch(op: str, operands: Operands) -> None:
         variant for limit, variant in VARIANTS[op, operands.out.dtype] if operands.n <= limit
     )
     rows = variant.constants.get("ROWS")
-    sizes = (operands.m, *operands.sizes) if rows else operands.sizes
-    variant.launch(triton.cdiv(operands.m, rows or 1), *operands.inputs, operands.out, *sizes)
+    first_sizes = (operands.m,) if rows else ()
+    variant.launch(triton.cdiv(operands.m, rows or 1), *operands.arguments(*first_sizes))
 
 
 KERNELS = launchers("v3", MAX_COLUMNS, launch)

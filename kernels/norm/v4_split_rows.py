@@ -28,12 +28,11 @@ import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, MAX_PIECES, Variant, gpu_of, pieces_of
 from kernels.norm import Operands, launchers, v3_tiles
+from kernels.norm.v1_naive import LAYER_EPS, RMS_EPS
 from kernels.norm.v3_tiles import (
     DROP,
     KEEP,
-    LAYER_EPS,
     MAX_COLUMNS,
-    RMS_EPS,
     differences,
     inverse_deviation,
     sum_of_squares,
@@ -247,7 +246,7 @@ def _launch(op: str, operands: Operands) -> None:
             finish.launch(
                 programs,
                 x,
-                *operands.inputs[1:],
+                *operands.inputs[2:],
                 sums,
                 out,
                 operands.n,
@@ -263,7 +262,7 @@ def _launch(op: str, operands: Operands) -> None:
         finish.launch(
             programs,
             summed,
-            operands.inputs[-1],
+            operands.inputs[2],
             sums,
             out,
             operands.n,

@@ -76,8 +76,8 @@ def cross_entropy():
 def elementwise():
     v1, v3 = files_of("elementwise")
     return [
-        Bug(MASK, v1, "inside = offsets < n", "inside = offsets <= n", count=2),
-        Bug(TAIL, v1, "inside = offsets < n", "inside = offsets < n // 16 * 16", count=2),
+        Bug(MASK, v1, "inside = offsets < n", "inside = offsets <= n"),
+        Bug(TAIL, v1, "inside = offsets < n", "inside = offsets < n // 16 * 16"),
         Bug(STRIDE, v1, "offsets % cols", "offsets % (cols - 1)"),
         Bug(ACCUMULATOR, v1, "TRIAD_SCALAR * y.to(tl.float32)", "(y * TRIAD_SCALAR).to(y.dtype)"),
         Bug(
@@ -91,10 +91,9 @@ def elementwise():
             v1,
             "tl.program_id(0).to(tl.int64) * BLOCK",
             "tl.program_id(0) * BLOCK",
-            count=2,
             only_compiled=True,
         ),
-        Bug(MASK, v3, "inside = offsets < end", "inside = offsets <= end"),
+        Bug(MASK, v3, "inside = start + lanes < end", "inside = start + lanes <= end"),
         Bug(TAIL, v3, "(n % WHOLE.value > 0)", "0"),
         Bug(STRIDE, v3, "first // cols * cols", "first // cols * (cols - 1)"),
         Bug(ACCUMULATOR, v3, "v * root * root", "(v * root).to(tl.float16).to(tl.float32) * root"),
@@ -109,7 +108,6 @@ def elementwise():
             v3,
             "tl.program_id(0).to(tl.int64) * BLOCK",
             "tl.program_id(0) * BLOCK",
-            count=2,
             only_compiled=True,
         ),
     ]
@@ -194,10 +192,10 @@ def matvec():
 def norm():
     v1, _, v4 = files_of("norm")
     return [
-        Bug(MASK, v1, "inside = columns < n", "inside = columns <= n", count=2),
-        Bug(STRIDE, v1, "row * out_stride + columns", "row * x_stride + columns", count=2),
+        Bug(MASK, v1, "inside = columns < n", "inside = columns <= n"),
+        Bug(STRIDE, v1, "row * out_stride + columns", "row * x_stride + columns"),
         Bug(TAIL, v1, "if operands.n <= block)", "if operands.n // 2 <= block)"),
-        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=2),
+        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
         Bug(EPS, v1, "tl.sum(h * h) / n + EPS", "(tl.sum(h * h) + EPS) / n"),
         Bug(
             *(ROUNDING, v1, "x = (h + r.to(tl.float32)).to(x.dtype)\n        h = x.to(tl.float32)"),

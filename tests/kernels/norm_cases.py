@@ -130,7 +130,7 @@ def battery(module):
     if hasattr(module, "SHARED"):
         battery_of_shared_rows(module)
         return
-    has_wide_rows = hasattr(module, "layer_tiles")
+    has_wide_rows = hasattr(module, "norm_tiles")
     for op in ("residual-rmsnorm", "layernorm", "rmsnorm"):
         for dtype, m, n in (
             (torch.float16, 17, 40),

@@ -108,7 +108,7 @@ def test_newest_versions_do_not_spill_and_access_wide_for_odd_sizes(odd_size_row
         assert row["stack_bytes"] <= STACK_BYTES, key_of(row)
         assert row["spill_bytes"] <= 2 * STACK_BYTES, key_of(row)
         assert row["double_precision"] == 0, key_of(row)
-        if row["part"] != "finish":
+        if row["part"] != "finish" and "shifted" not in row["shape_class"]:
             assert {row["load_bits"], row["store_bits"]} <= {*WIDE, None}, key_of(row)
 
 

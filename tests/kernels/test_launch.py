@@ -95,10 +95,10 @@ def test_odd_and_even_sizes_share_one_binary(launches, family, op, shapes):
         ("softmax", "softmax", "v2", 7, ("softmax_row", 8 * 32, 1)),
         ("softmax", "softmax", "v2", 32768, ("softmax_row", 32768, 16)),
         ("softmax", "softmax", "v2", 32769, ("softmax_walk", 4096, 16)),
-        ("norm", "rmsnorm", "v3", 4097, ("rms_rows", 8192, 8)),
-        ("norm", "rmsnorm", "v3", 16384, ("rms_rows", 16384, 16)),
-        ("norm", "rmsnorm", "v3", 16385, ("rms_tiles", 4096, 16)),
-        ("norm", "residual-rmsnorm", "v3", 131073, ("rms_tiles", 8192, 32)),
+        ("norm", "rmsnorm", "v3", 4097, ("norm_rows", 8192, 8)),
+        ("norm", "rmsnorm", "v3", 16384, ("norm_rows", 16384, 16)),
+        ("norm", "rmsnorm", "v3", 16385, ("norm_tiles", 4096, 16)),
+        ("norm", "residual-rmsnorm", "v3", 131073, ("norm_tiles", 8192, 32)),
     ],
 )
 def test_row_width_selects_the_configuration(launches, family, op, version, n, wanted):
@@ -123,7 +123,7 @@ def test_row_width_selects_the_configuration(launches, family, op, version, n, w
         ),
         ("norm", "layernorm", "v4", (4, 65536), {"layer_partial": 64, "layer_finish": 64}),
         ("norm", "residual-rmsnorm", "v4", (4, 65536), {"rms_partial": 64, "rms_finish": 64}),
-        ("norm", "rmsnorm", "v4", (132, 65536), {"rms_tiles": 132}),
+        ("norm", "rmsnorm", "v4", (132, 65536), {"norm_tiles": 132}),
     ],
 )
 def test_few_rows_are_shared_by_all_processors(

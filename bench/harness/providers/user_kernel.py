@@ -1,15 +1,17 @@
 """A user's kernel: a provider `path/to/file.py:function` or `package.module:function`.
 
-`find` looks for the file without running it, to report its absence before anything starts; `load`
-imports it, in a worker. A path must not contain a comma, which separates providers.
+`find` reads the file without running it, to report errors before anything starts; `load` imports
+it, in a worker. A path must not contain a comma, which separates providers.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import importlib
 import inspect
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +47,7 @@ class Source:
     file: Path | None = None
     """None if there is no such file, or if a module has no Python source."""
     problem: str | None = None
-    """Reason that it cannot be imported: there is no such file or module."""
+    """Reason that it cannot be imported, if known without running it."""
 
     def sha256(self) -> str | None:
         try:
@@ -76,6 +78,8 @@ def find(name: str) -> Source:
     file = None
     try:
         file = _module_file(location) if is_module_name(location) else _file(location)
+        if file is not None:
+            _check_text(location, function, file)
     except UserKernelError as error:
         return Source(location, function, file, str(error))
     return Source(location, function, file)
@@ -103,25 +107,44 @@ def _module_file(location: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
 
 
+def _check_text(location: str, function: str, file: Path) -> None:
+    try:
+        tree = ast.parse(file.read_bytes())
+    except OSError as error:
+        raise UserKernelError(f"cannot read {location}: {error.strerror}") from None
+    except SyntaxError as error:
+        raise UserKernelError(
+            f"{location} is not Python in line {error.lineno}: {error.msg}"
+        ) from None
+    except ValueError as error:
+        raise UserKernelError(f"{location} is not Python: {error}") from None
+    keys = ("asname", "name", "id")  # of imports, of definitions, of assignments
+    named = itertools.product(ast.walk(tree), keys)
+    names = {getattr(node, key, None) for node, key in named}
+    if not names & {function, "*", "__getattr__"}:
+        functions = [
+            node.name
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and node.name[0] != "_"
+        ]
+        listed = ", ".join(functions[:MAX_LISTED]) or "no function at its top level"
+        raise UserKernelError(f"{location} has no '{function}'; it has: {listed}")
+
+
 def load(name: str, op: Op) -> tuple[Callable[..., Any], bool]:
     """Import a user's function; return it, and whether it has a parameter `out`."""
     source = find(name)
     if source.problem is not None:
         raise UserKernelError(source.problem)
     try:
-        module = source.module()
-        function = getattr(module, source.function, None)
+        function = getattr(source.module(), source.function, None)
     except Exception as error:
         text = f"importing {source.location} failed: {error_text(error, source.file)}"
         raise UserKernelError(text[:300]) from error
     if not callable(function):
-        functions = [
-            name
-            for name, value in vars(module).items()
-            if getattr(value, "__module__", "") == module.__name__ and name[0] != "_"
-        ]
-        listed = ", ".join(functions[:MAX_LISTED]) or "no function"
-        raise UserKernelError(f"{source.location} has no '{source.function}'; it has: {listed}")
+        raise UserKernelError(
+            f"{source.location} has no function '{source.function}' once it is imported"
+        )
     if type(function).__module__.startswith("triton.") and hasattr(function, "fn"):
         raise UserKernelError(
             f"'{source.function}' is a Triton kernel; name a function that launches it"

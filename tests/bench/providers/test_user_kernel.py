@@ -94,16 +94,22 @@ def test_modules_are_found_without_running_their_packages(mine, monkeypatch):
     (package / "kernel.py").write_text("def f(x): return x\n")
     monkeypatch.syspath_prepend(str(mine.parent))
     assert find("package_of_a_test.inner.kernel:f").file == package / "kernel.py"
+    assert "no 'g'; it has: f" in find("package_of_a_test.inner.kernel:g").problem
     assert "'kernels' is not found" in find("package_of_a_test.inner.kernels:g").problem
 
 
 BAD = [
     ("nosuch.py:f", "there is no file nosuch.py"),
+    ("mine.py:nosuch", "mine.py has no 'nosuch'; it has: gelu, returned, two, any_number, option"),
     ("./text.txt:f", "./text.txt is not a Python file; its name must end in .py"),
+    ("mine:f", "mine has no 'f'; it has: gelu, "),
     ("nosuch.module:f", "there is no module 'nosuch.module': 'nosuch' is not found"),
     ("mine.py:", "expected path/to/file.py:function or package.module:function"),
     (":f", "expected path/to/file.py:function or package.module:function"),
     ("mine.py:a:b", "there is no file mine.py:a"),
+    ("broken.py:f", "broken.py is not Python in line 2: "),
+    ("binary.py:f", "binary.py is not Python"),
+    ("empty.py:f", "empty.py has no 'f'; it has: no function at its top level"),
 ]
 
 
@@ -113,6 +119,8 @@ def others(mine):
     folder = mine.parent
     (folder / "text.txt").write_text("def f(x): pass\n")
     (folder / "broken.py").write_text("import torch\ndef f(x:\n    pass\n")
+    (folder / "binary.py").write_bytes(b"\x7fELF\x00\x01")
+    (folder / "empty.py").write_text("")
     return folder
 
 
@@ -152,8 +160,8 @@ def test_functions_that_cannot_be_loaded_fail_alone(others, runs, capsys):
     )
     wanted = {
         "nosuch.py:f": "there is no file nosuch.py",
-        "mine.py:nosuch": "mine.py has no 'nosuch'; it has: gelu, returned, two, any_number, opt",
-        "broken.py:f": "importing broken.py failed: SyntaxError: '(' was never closed",
+        "mine.py:nosuch": "mine.py has no 'nosuch'",
+        "broken.py:f": "broken.py is not Python in line 2",
         "raises.py:f": "importing raises.py failed: ImportError: not here (line 2)",
         "stops.py:f": "importing it called sys.exit(3)",
         "mine.py:two": "two(x, y) does not accept the arguments of gelu",
@@ -194,7 +202,7 @@ IMPORTS = [
         "def f(x): pass\nwhile True: pass",
         "importing it: the import did not end within 2 s; increase --timeout",
     ),
-    ("f = 3", "mine.py has no 'f'; it has: no function"),
+    ("f = 3", "mine.py has no function 'f' once it is imported"),
     ("def f(x, y): pass", "f(x, y) does not accept the arguments of copy, 1 input (x)"),
     ("def f(): pass", "too many positional arguments; see --op copy --signature"),
     ("def f(out): pass", "multiple values for argument 'out'"),
