@@ -324,20 +324,6 @@ def test_only_a_row_with_time_left_fails(left_s, outcome, member, monkeypatch):
     assert [(record.status, record.reason) for record in kept] == [outcome] * len(measure.OPS)
 
 
-def test_rows_of_a_gpu_and_a_cpu():
-    on_gpu = measure.items_of("together", True, None, is_quick=True)
-    assert [(item.op, item.dtype) for item in on_gpu if item.seconds == 5] == [
-        ("copy", "fp32"),
-        ("matmul", "bf16"),
-    ]
-    on_cpu = measure.items_of("solo", False, ["fp32", "bf16"], is_quick=False)
-    assert [(item.op, item.dtype) for item in on_cpu if item.op in ("matmul", "fma")] == [
-        ("matmul", "fp32"),
-        ("matmul", "bf16"),
-    ]
-    assert {item.seconds for item in on_cpu} == {3.0}
-
-
 def test_options_are_checked(capsys):
     with pytest.raises(SystemExit):
         fleet.build_parser().parse_args(["-o", "x", "--deadline", "1"])
