@@ -44,6 +44,20 @@ def signals():
         signal.signal(number, handler)
 
 
+@pytest.fixture
+def error_of(capsys):
+    """Returns a function of an exit code that returns the error of the command: its only output, a
+    line on stderr.
+    """
+
+    def check(code, expected=2):
+        out, err = capsys.readouterr()
+        assert (code, out, err.count("\n")) == (expected, "", 1), out + err
+        return err
+
+    return check
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the options
 def pytest_cmdline_main(config):
     """Run the whole suite in several processes if pytest-xdist is installed and `-n` is not given.

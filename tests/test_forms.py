@@ -122,32 +122,3 @@ def test_few_assignments_pack_tuples(nodes):
     found = places(nodes, assigns_a_tuple)
     statements = sum(isinstance(node, ast.stmt) for _, node in nodes)
     assert len(found) <= MAX_PAIRS_PER_1000 * statements / 1000, found
-
-
-EXAMPLES = {
-    fills_a_line: ('(*("a", "b"), "c")', "f(**{'a': 1})", "{**{'a': 1}, 'b': 2}"),
-    is_text_times_truth: ('"s" * (n != 1)', 'f"b{n}" * bool(n)', '"x" * (not n)'),
-    is_nested_condition: ("1 if a else 2 if b else 3", "(1 if b else 2) if a else 3"),
-    hides_an_if: ("for x in xs if a else (): pass", "[x for x in ([] if a else xs)]"),
-    works_in_a_list: ("[x := f(), g(x), x][-1]",),
-    has_several_loops: ("[x for xs in y for x in xs]",),
-    assigns_a_tuple: ("a, b = f(), g()",),
-}
-HONEST = (
-    "(*names, 'c')",
-    "f(**options)",
-    "f(**{k: 1})",
-    '"=" * n',
-    "1 if a else 2",
-    "a, b = f()",
-    "{**a}",
-    "for x in (a if b else c): pass",
-)
-
-
-@pytest.mark.parametrize("form", EXAMPLES, ids=lambda form: form.__name__)
-def test_the_form_is_recognized(form):
-    for text in EXAMPLES[form]:
-        assert any(map(form, ast.walk(ast.parse(text)))), text
-    for text in HONEST:
-        assert not any(map(form, ast.walk(ast.parse(text)))), text

@@ -93,12 +93,6 @@ def test_percent_signs_of_a_help_are_text(name):
     assert "option_strings" not in PARSERS[name].format_help()
 
 
-def test_op_commands_and_compare_have_few_options():
-    # Two of them sizes in bytes.
-    assert max(len(options(name)) - len(options_of(name[6:])) for name in FAMILIES) <= 25
-    assert len(options("bench compare")) <= 29
-
-
 def test_each_option_name_has_one_meaning():
     assert {name.partition(" ")[0].partition(".")[0] for name in meanings("--device")} == {"bench"}
     machines = meanings("--machine")
@@ -108,15 +102,3 @@ def test_each_option_name_has_one_meaning():
     outputs = meanings("--output")
     assert all(action.option_strings[:2] == ["-o", "--output"] for action in outputs.values())
     assert meanings("--plot").keys() <= outputs.keys()
-
-
-def test_lines_that_continue_a_bullet_of_a_help_are_wrapped_with_it(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    first = "- " + "the first point of a list, on a line of more than seventy letters,".ljust(
-        72, "x"
-    )
-    lines = [first, "  and its end", "- the second"]
-    lines = Parser(prog="a", description="\n".join(lines)).format_help().splitlines()
-    start = next(index for index, line in enumerate(lines) if line.startswith("- the first"))
-    assert [line[:2] for line in lines[start : start + 4]] == ["- ", "  ", "- ", ""]
-    assert lines[start + 1].endswith(" and its end")

@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 from xml.etree import ElementTree
 
-import jsonschema
 import pytest
 import yaml
 
@@ -23,32 +22,6 @@ ROOF_S = (2**22 + 2**21) / 2e12
 HOSTILE = "a\"b<c>&d\\e\nf\x1b[31m{}' \u202e"
 FORMATS = results.SINKS
 TEXT, NUMBER = {"type": "string"}, {"type": "number"}
-
-BMF = {  # a copy of the schema of https://bencher.dev/docs/reference/bencher-metric-format
-    "type": "object",
-    "patternProperties": {
-        ".+": {
-            "type": "object",
-            "patternProperties": {
-                ".+": {
-                    "type": "object",
-                    "properties": {"value": NUMBER, "lower_value": NUMBER, "upper_value": NUMBER},
-                    "required": ["value"],
-                }
-            },
-        }
-    },
-}
-GITHUB = {  # the interface BenchmarkResult of github-action-benchmark, which rejects an empty list
-    "type": "array",
-    "minItems": 1,
-    "items": {
-        "type": "object",
-        "properties": {"name": TEXT, "unit": TEXT, "value": NUMBER, "range": TEXT, "extra": TEXT},
-        "required": ["name", "unit", "value"],
-        "additionalProperties": False,
-    },
-}
 
 
 DECIMAL = re.compile(r"\d+(\.\d+)?")
@@ -126,7 +99,6 @@ def names_in(form, text):
 
 def test_bmf_has_measures_with_their_intervals(save, make_record, capsys):
     document = json.loads(export(capsys, save("a", make_record()), "bmf")[0])
-    jsonschema.validate(document, BMF)
     assert document == {
         NAME: {
             "latency": pytest.approx(
@@ -148,13 +120,10 @@ def test_bmf_has_measures_with_their_intervals(save, make_record, capsys):
 
 def test_github_benchmark_has_half_the_interval_as_range(save, make_record, capsys):
     document = json.loads(export(capsys, save("a", make_record()), "github-benchmark")[0])
-    jsonschema.validate(document, GITHUB)
     (entry,) = document
-    assert (entry["name"], entry["unit"], entry["value"]) == (
-        NAME,
-        "ns",
-        pytest.approx(1e9 * MEDIAN_S),
-    )
+    assert set(entry) == {"name", "unit", "value", "range", "extra"}  # it rejects other keys
+    assert (entry["name"], entry["unit"]) == (NAME, "ns")
+    assert entry["value"] == pytest.approx(1e9 * MEDIAN_S)
     # The pattern of src/extractRangeInfo.ts; the rest must be a number.
     assert float(re.search(r"(?:\+-|±)\s*(\d.*)", entry["range"])[1]) == pytest.approx(100)
     assert entry["extra"].split("\n") == [

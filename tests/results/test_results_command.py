@@ -76,9 +76,8 @@ def test_list_shows_a_broken_file_as_broken(saved, runs, capsys):
     assert "20261120T210312Z-0123456789" in out
 
 
-@pytest.mark.parametrize("name", ["latest", "2026", "20261120T210312Z-0123456789", "0123"])
-def test_show_prints_a_run(saved, capsys, name):
-    assert main(["show", name]) == 0
+def test_show_prints_a_run(saved, capsys):
+    assert main(["show", "20261120T210312Z-0123456789"]) == 0
     out, err = capsys.readouterr()
     assert "NVIDIA H100 80GB HBM3" in out
     assert "4.295 us" in out
@@ -106,15 +105,6 @@ def test_the_directory_may_be_named_before_or_after_the_command(saved, runs, mon
     assert capsys.readouterr().out.count("4.295 us") == 2
 
 
-def test_a_torn_last_line_is_noted_and_no_failure(saved, capsys):
-    with saved.open("ab") as file:
-        file.write(b'{"kind": "rec')
-    assert main(["show", "latest"]) == 0
-    out, err = capsys.readouterr()
-    assert "4.295 us" in out
-    assert err == f"note: {saved}:4: the last line is truncated; left out\n"
-
-
 @pytest.mark.parametrize("format", ["table", "json", "csv", "md"])
 def test_bad_lines_are_reported_after_the_good_rows(saved, capsys, format):
     good = saved.read_bytes()
@@ -132,12 +122,10 @@ def test_bad_lines_are_reported_after_the_good_rows(saved, capsys, format):
 @pytest.mark.parametrize(
     "hardware", [5, {"entries": 7}, {"slug": 3}, {"entries": [{"quantity": "flops"}]}]
 )
-def test_ceilings_of_no_use_make_a_run_unreadable(saved, capsys, hardware):
+def test_ceilings_of_no_use_make_a_run_unreadable(saved, error_of, hardware):
     first, rest = saved.read_text().split("\n", 1)
     saved.write_text(f"{json.dumps(json.loads(first) | {'hardware': hardware})}\n{rest}")
-    assert main(["show", str(saved)]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
+    err = error_of(main(["show", str(saved)]))
     assert "not a readable run file: line 1: " in err
     assert "hardware" in err
 
@@ -233,12 +221,6 @@ def test_an_interrupt_is_one_line_and_exit_130(runs):
     assert (process.returncode, err) == (130, "python -m results list: interrupted\n")
 
 
-def test_a_pipe_gets_whole_rows(saved):
-    lines = results("show", "latest", env=os.environ | {"COLUMNS": "40"}).stdout.splitlines()
-    (row,) = (line for line in lines if "4.295 us" in line)
-    assert row.split()[-1] == "3"
-
-
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["list", "--help"], ["show", "--help"], ["export", "--help"]]
 )
@@ -326,12 +308,6 @@ def test_latest_is_the_newest_run_with_a_matching_record(capsys, arguments, day,
     records = json.loads(capsys.readouterr().out)["records"]
     assert {record["op"] for record in records} == ops
     assert {record["provider"] for record in records} == {"torch"}
-
-
-def test_run_without_a_matching_record_is_an_error(saved, capsys):
-    assert main(["show", str(saved), "--op", "nosuch"]) == 2
-    message = f"{saved} has no record that matches --op, --dtype, --case and --provider"
-    assert capsys.readouterr() == ("", f"python -m results show: error: {message}\n")
 
 
 def test_show_tells_why_a_row_is_flagged(runs, make_environment, make_record, capsys):

@@ -4,7 +4,7 @@ import copy
 import json
 from pathlib import Path
 
-from results.record import Copy, Loop, ProfileOp, Step
+from results.record import ProfileOp
 
 PUBLISHED = Path(__file__).parents[2] / "results/published/cpu-amd-epyc-2t"
 
@@ -127,27 +127,6 @@ GPU_KEYS = {
 }
 """Keys of a row with everything that a record of any kind can have."""
 
-TRAINING = Step(
-    memory_bytes={
-        "estimated": {"total": 10, "parameters": 4},
-        "measured": {"total": 12, "allocator_peak": 14},
-    },
-    phases_s={"forward": 1e-5, "backward": 2e-5},
-    checkpoint_file={
-        "bytes": 5,
-        "estimated_bytes": 5,
-        "write_s": 1e-3,
-        "read_s": 1e-3,
-        "is_bit_exact": True,
-    },
-    counted_flops_by_operation={"mm": 10},
-    flops_convention="x",
-    tokens_per_step=64,
-    notes=("a note",),
-    device_s=4e-6,
-)
-COPYING = Copy(copy_s=(1e-5,), compute_s=(1e-5,), host_launch_s=1e-6, link_bytes_per_s=1e10)
-LOADING = Loop(waits_s=(0.0,), compute_s=(1e-5,), file_bytes=100)
 
 ROUNDS = {
     "rounds": 20,

@@ -54,35 +54,10 @@ def figure(request):
     )
 
 
-def test_a_picture_is_in_landscape(figure):
-    width, height = figure.get_size_inches()
-    assert height < 0.9 * width
-    box = figure.axes[0].get_window_extent()
-    assert box.width == pytest.approx(9.75 * figure.dpi)
-    assert box.height == pytest.approx(4.6 * figure.dpi)
-
-
 def slope_angle(figure):
     """Return the angle of a bandwidth in a figure, degrees."""
     one, ten = figure.axes[0].transData.transform([(1, 1), (10, 10)])
     return math.degrees(math.atan2(*(ten - one)[::-1]))
-
-
-def test_bandwidths_are_parallel_lines(figure):
-    slopes = [line for line in roofs(figure) if line not in flats(figure)]
-    for line in slopes:
-        start, end = figure.axes[0].transData.transform(ends(line))
-        angle = math.degrees(math.atan2(*(end - start)[::-1]))
-        assert angle == pytest.approx(slope_angle(figure), abs=1e-3)
-    assert slopes or flats(figure)
-
-
-def test_roofs_extend_past_the_last_point_and_over_the_whole_axes(figure):
-    right = figure.axes[0].get_xlim()[1]
-    last = max((x for x, _ in spots(figure)), default=0)
-    for line in flats(figure):
-        assert ends(line)[1][0] == pytest.approx(right)
-        assert ends(line)[1][0] > 2 * last
 
 
 def test_the_ridge_and_the_bounds_beside_it_are_named():

@@ -138,29 +138,25 @@ def test_a_function_that_raises_while_timed_has_failed():
         bench.compare({"tires": tires, "double": double}, X, **QUICK)
 
 
+BOTH = {"a": double, "b": twice}
+
+
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("functions", "options", "said"),
     [
-        (lambda: bench.compare({"a": double}, X), "got only 'a'"),
-        (lambda: bench.compare(double, X), "give functions by name"),
-        (lambda: bench.compare({"a": double, "b": 3}, X), "got 3"),
-        (
-            lambda: bench.compare({"a": double, "b": twice}, X, baseline="c"),
-            "baseline='c' must be one of a, b",
-        ),
-        (
-            lambda: bench.compare({"a": fails, "b": twice}, X),
-            "a raised ZeroDivisionError: by nothing",
-        ),
-        (
-            lambda: bench.compare({"a": double, "b": twice}, X, margin=0),
-            "margin=0 must be a number above 0",
-        ),
+        ({"a": double}, {}, "got only 'a'"),
+        (double, {}, "give functions by name"),
+        ({"a": double, "b": 3}, {}, "got 3"),
+        ({"a": lambda x, y: x, "b": twice}, {}, "a raised TypeError: "),
+        ({"a": fails, "b": twice}, {}, "a raised ZeroDivisionError: by nothing"),
+        (BOTH, {"baseline": "c"}, "baseline='c' must be one of a, b"),
+        (BOTH, {"margin": 0}, "margin=0 must be a number above 0"),
+        (BOTH, {"cache": None}, "cache=None must be"),
     ],
 )
-def test_compare_rejects_invalid_arguments_in_one_line(call, said):
+def test_compare_rejects_invalid_arguments_in_one_line(functions, options, said):
     with pytest.raises(bench.UsageError, match=said) as raised:
-        call()
+        bench.compare(functions, X, **options)
     assert "\n" not in str(raised.value)
 
 

@@ -59,55 +59,46 @@ def fails(x):
     raise ZeroDivisionError("by nothing\nat all")
 
 
+X = (torch.ones(4),)
+
+
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("function", "arguments", "options", "said"),
     [
-        (lambda x: bench.measure(3), "expected a function or a module, got 3"),
-        (lambda x: bench.measure(lambda a: a), "<lambda> raised TypeError: .* missing 1 required"),
-        (lambda x: bench.measure(fails, x), "fails raised ZeroDivisionError: by nothing$"),
+        (3, (), {}, "expected a function or a module, got 3"),
+        (lambda a: a, (), {}, "<lambda> raised TypeError: .* missing 1 required"),
+        (fails, X, {}, "fails raised ZeroDivisionError: by nothing$"),
+        (torch.relu, X, {"cache": "hot"}, "cache='hot' must be 'cold' or 'warm'"),
+        (torch.relu, X, {"dtype": "fp7"}, r"dtype='fp7' must be one of .* functools\.partial"),
+        (torch.relu, X, {"budget_s": 0}, "budget_s=0 must be a number"),
+        (torch.relu, X, {"device": "gpu"}, "device='gpu' must be"),
+        (torch.relu, (), {"inputs": 3}, "inputs=3 must be a function"),
+        (torch.relu, (), {"inputs": lambda: None}, "inputs= must return"),
+        (torch.relu, (), {"inputs": lambda: fails(1)}, "inputs raised ZeroDivisionError"),
+        (torch.relu, X, {"inputs": lambda: X}, "mutually exclusive, got 1"),
+        (torch.relu, (), {"setup": 3}, "must be a function that makes the arguments"),
+        (torch.relu, X, {"setup": lambda: X}, "mutually exclusive, got 1"),
+        (torch.relu, (), {"setup": lambda: None}, "setup= must return"),
+        (torch.relu, (), {"setup": lambda: X, "in_place": True}, "remove inputs= and in_place="),
         (
-            lambda x: bench.measure(torch.relu, x, cache="hot"),
-            "cache='hot' must be 'cold' or 'warm'",
-        ),
-        (
-            lambda x: bench.measure(torch.relu, x, dtype="fp7"),
-            r"dtype='fp7' must be one of .* functools\.partial",
-        ),
-        (lambda x: bench.measure(torch.relu, x, budget_s=0), "budget_s=0 must be a number"),
-        (lambda x: bench.measure(torch.relu, x, device="gpu"), "device='gpu' must be"),
-        (lambda x: bench.measure(torch.relu, inputs=3), "inputs=3 must be a function"),
-        (lambda x: bench.measure(torch.relu, inputs=lambda: None), "inputs= must return"),
-        (
-            lambda x: bench.measure(torch.relu, inputs=lambda: fails(x)),
-            "inputs raised ZeroDivisionError",
-        ),
-        (lambda x: bench.measure(torch.relu, x, inputs=lambda: x), "mutually exclusive, got 1"),
-        (lambda x: bench.measure(torch.relu, setup=lambda: None), "setup= must return"),
-        (
-            lambda x: bench.measure(torch.relu, setup=lambda: x, inputs=lambda: x),
-            "remove inputs= and in_place=",
-        ),
-        (
-            lambda x: bench.measure(torch.Generator().seed, in_place=True, device="cpu"),
+            torch.Generator().seed,
+            (),
+            {"in_place": True, "device": "cpu"},
             "in_place=True restores positional tensors, but there are none",
         ),
+        (print, (), {"inputs": lambda: ([1], "a")}, "inputs= returned no new tensors"),
+        (torch.relu, (), {"inputs": lambda: X}, "inputs= returned no new tensors"),
         (
-            lambda x: bench.measure(print, inputs=lambda: ([1], "a")),
-            "inputs= returned no new tensors",
-        ),
-        (
-            lambda x: bench.measure(torch.mv, x.diag().to_sparse(), x),
+            torch.mv,
+            (torch.eye(4).to_sparse(), *X),
+            {},
             "an argument is a sparse_coo tensor, which cannot be copied",
-        ),
-        (
-            lambda x: bench.measure(torch.relu, inputs=lambda: x),
-            "inputs= returned no new tensors",
         ),
     ],
 )
-def test_measure_rejects_invalid_arguments_in_one_line(call, said):
+def test_measure_rejects_invalid_arguments_in_one_line(function, arguments, options, said):
     with pytest.raises(bench.UsageError, match=said) as raised:
-        call(torch.ones(4))
+        bench.measure(function, *arguments, **options)
     assert "\n" not in str(raised.value)
 
 

@@ -50,14 +50,6 @@ def test_an_unlisted_gpu_has_derived_bandwidth_and_no_peak():
     assert "until python -m bench calibrate measures the peaks" in ceilings.note
 
 
-def test_a_name_shared_by_several_gpus_is_not_guessed():
-    # Two cards of one driver name: their memory is 16 and 32 GB, and 3 GB is neither.
-    shared = replace(H100, name="Tesla V100-SXM2-16GB", memory_bytes=3 * 10**9, sm_count=None)
-    ceilings = ceilings_of(shared, None)
-    assert ceilings.peak("fp16") is None
-    assert ceilings.note is not None
-
-
 def test_gpu_option_is_rejected_on_a_cpu():
     assert ceilings_of(CPU, None) == BLANK
     with pytest.raises(ValueError, match=r"--gpu h100-sxm \(gpu= in a script\)"):

@@ -156,8 +156,6 @@ def test_terms_of_the_field_are_explained(typed):
         (("memory", "0%"), f"{EXPECTED}, got 'memory 0%'"),
     ],
 )
-def test_an_unknown_term_is_a_one_line_error(words, said, capsys):
-    assert main(["explain", *words]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
+def test_an_unknown_term_is_a_one_line_error(words, said, error_of):
+    err = error_of(main(["explain", *words]))
     assert err.startswith(f"python -m bench explain: error: {said}")

@@ -34,8 +34,6 @@ def write(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("files", "quota"),
     [
-        ({f"{GROUP}/cpu.max": "150000 100000\n"}, 1.5),
-        ({f"{GROUP}/cpu.max": "max 100000\n"}, None),
         ({}, None),
         (
             {
@@ -70,8 +68,6 @@ def write(tmp_path, monkeypatch):
         ({"proc/self/cgroup": "0::/../../job\n", f"{GROUP}/cpu.max": "100000 100000"}, 1.0),
     ],
     ids=[
-        "a limit",
-        "no limit",
         "none",
         "nested",
         "hybrid",
@@ -109,11 +105,6 @@ def test_last_level_caches_are_counted_once_each(write):
         ({}, 16 * GIB, 12 * GIB),
         ({f"{GROUP}/memory.max": "max", f"{GROUP}/memory.current": "5"}, 16 * GIB, 12 * GIB),
         (
-            {f"{GROUP}/memory.max": f"{4 * GIB}", f"{GROUP}/memory.current": f"{1 * GIB}"},
-            4 * GIB,
-            3 * GIB,
-        ),
-        (
             {
                 f"{GROUP}/memory.max": f"{4 * GIB}",
                 f"{GROUP}/memory.current": f"{3 * GIB}",
@@ -148,7 +139,7 @@ def test_last_level_caches_are_counted_once_each(write):
             3 * GIB,
         ),
     ],
-    ids=["none", "no limit", "a limit", "file pages", "nested", "version 1"],
+    ids=["none", "no limit", "file pages", "nested", "version 1"],
 )
 def test_memory_within_the_limits_of_control_groups(write, monkeypatch, files, total, available):
     monkeypatch.setattr(

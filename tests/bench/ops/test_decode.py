@@ -355,10 +355,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("words", "message"), BAD)
-def test_invalid_decode_arguments_are_a_one_line_error(words, message, runs, capsys):
+def test_invalid_decode_arguments_are_a_one_line_error(words, message, runs, error_of):
     keep_ceilings(runs)
-    assert here("decode", *(words if "--shape" in words else (*words, "--shape", "16"))) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert message in captured.err
-    assert len(captured.err.strip().splitlines()) == 1
+    shape = () if "--shape" in words else ("--shape", "16")
+    assert message in error_of(here("decode", *words, *shape))

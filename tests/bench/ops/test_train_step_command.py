@@ -129,12 +129,8 @@ def test_a_row_is_deterministic_only_if_requested(monkeypatch):
         (["--save-checkpoint", "nowhere"], "expected an existing directory that can be written to"),
     ],
 )
-def test_invalid_train_step_arguments_are_a_one_line_error(capsys, words, said):
-    assert run(*words) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.splitlines()) == 1
-    assert said in err
+def test_invalid_train_step_arguments_are_a_one_line_error(error_of, words, said):
+    assert said in error_of(run(*words))
 
 
 def test_a_step_too_large_for_memory_is_skipped_with_its_estimate(

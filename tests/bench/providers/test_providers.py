@@ -8,7 +8,6 @@ from types import ModuleType
 import pytest
 import torch
 
-from bench import norm
 from bench.__main__ import families
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.cli.main import check_providers
@@ -284,16 +283,6 @@ def test_packages_that_cannot_be_used_are_named(monkeypatch):
     assert unavailable("quack", H100, "bf16") == reason
     with pytest.raises(ProviderUnavailableError, match="not installed: pip install flash-attn"):
         load("flash_attn", ATTENTION, "attention", H100)
-
-
-def test_constants_of_packages_are_those_of_the_ops():
-    functions = registry.LIBRARIES["norm"]["liger_kernel"]
-    assert functions["rmsnorm"][1]["eps"] == norm.RMSNORM_EPSILON
-    assert functions["layernorm"][1] == {"eps": norm.LAYERNORM_EPSILON}
-    for family, packages in registry.LIBRARIES.items():
-        ops = {op.name for op in families()[family]}
-        assert packages.keys() <= registry.DISTRIBUTIONS.keys()
-        assert all(functions.keys() <= ops for functions in packages.values())
 
 
 def test_fast_accumulation_has_its_own_tolerance(monkeypatch):

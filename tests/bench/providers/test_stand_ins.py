@@ -15,19 +15,6 @@ from kernels import versions as kernel_files
 ROOT = kernel_files.PACKAGE.parent
 
 
-def test_older_versions_are_fallbacks_newest_first(versions):  # noqa: F811
-    (versions / "v11_tma.py").write_text(FOR_HOPPER + TUNED)
-    older = ("triton-v3", "triton-v2", "triton-v1")
-    assert default_providers("elementwise", H100) == {
-        "torch": (),
-        "triton-v11": ("triton-v10", *older),
-    }
-    assert default_providers("elementwise", A100) == {"torch": (), "triton-v10": older}
-    assert (
-        default_providers("elementwise", CPU) == default_providers("matmul", H100) == {"torch": ()}
-    )
-
-
 ONLY_EVEN = """\
 def add(x, y, out):
     if x.numel() % 2:

@@ -314,14 +314,6 @@ def test_only_a_row_with_time_left_fails(left_s, outcome, member, monkeypatch):
     assert [(record.status, record.reason) for record in kept] == [outcome] * len(measure.OPS)
 
 
-def test_copies_and_matmuls_of_all_gpus_together_take_long():
-    on_gpu = measure.items_of("together", True, None, is_quick=True)
-    assert [(item.op, item.dtype) for item in on_gpu if item.seconds == 5] == [
-        ("copy", "fp32"),
-        ("matmul", "bf16"),
-    ]
-
-
 def test_options_are_checked(capsys):
     with pytest.raises(SystemExit):
         fleet.build_parser().parse_args(["-o", "x", "--deadline", "1"])

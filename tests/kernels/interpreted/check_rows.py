@@ -4,10 +4,9 @@ test_interpreted.py.
 
 import cross_entropy_cases
 import pytest
-import softmax_cases
 import torch
-from exact import DTYPES, far_rows
-from families import pairs, versions_of
+from exact import DTYPES
+from families import versions_of
 from norm_cases import check, draw
 
 NORMS = versions_of("norm")
@@ -50,14 +49,6 @@ def test_norm_of_overflowing_squares_is_zero_or_the_bias(n):
     NORMS["v3"].KERNELS["residual-rmsnorm"](x, torch.zeros_like(x), weight, out=both)
     assert torch.equal(both[0], x)
     assert not both[1].any()
-
-
-@pytest.mark.parametrize(("op", "module"), pairs("softmax"))
-def test_softmax_of_dense_rows_into_far_rows(op, module):
-    x = softmax_cases.normal(4, 48, torch.float16)
-    out = far_rows(torch.zeros_like(x))
-    module.KERNELS[op](x, out=out)
-    softmax_cases.compare(out, x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
