@@ -22,6 +22,7 @@ from bench.harness.timing.samplers import (
     EventSampler,
     GraphSampler,
     HostSampler,
+    graph_launches,
     host_latency_s,
     make_sampler,
 )
@@ -451,6 +452,13 @@ def test_errors_of_the_calls_are_raised(gpu):
 
     with pytest.raises(ValueError, match="no such kernel"):
         make_sampler([broken], GPU, GPU_LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("copies", "wanted", "launches"), [(7, 200, 203), (300, 10**6, 1800), (2001, 1, 2001)]
+)
+def test_graph_launches_are_whole_rounds_within_the_limit(copies, wanted, launches):
+    assert graph_launches(copies, wanted, most=2000) == launches
 
 
 def test_host_latency_is_the_median_from_call_to_result(gpu):
