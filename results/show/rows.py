@@ -1,4 +1,4 @@
-"""Records with MFU, bound and other computed keys as JSON, flat rows, a pandas frame or Parquet."""
+"""Records with MFU, bound and other computed keys as JSON, flat rows or a pandas frame."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from results.record import TELEMETRY_NUMBERS, Environment, Object, Record
-from results.store.runfile import Run, StoreError
+from results.store.runfile import Run
 from roofline.model import JUDGED_KEYS, JUDGED_TEXTS, judged
 
 if TYPE_CHECKING:
@@ -92,16 +92,6 @@ def to_frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
     names = rows[0] if rows else COLUMNS
     series = {_encodable(name): _series(name, [row[name] for row in rows]) for name in names}
     return pd.DataFrame(series | {"samples_s": pd.Series(samples_s, dtype="object")})
-
-
-def parquet_bytes(run: Run) -> bytes:
-    try:
-        import pyarrow  # noqa: F401  # the error of pandas has many lines
-    except ImportError:
-        from results.show.terminal import install_command
-
-        raise StoreError(f"parquet requires pyarrow: {install_command('parquet')}") from None
-    return to_frame(run).to_parquet(engine="pyarrow", index=False)
 
 
 def _row(environment: Environment, record: Record, score: Object) -> Object:

@@ -155,7 +155,6 @@ def test_ceilings_of_no_use_make_a_run_unreadable(saved, capsys, hardware):
         ),
         ("export latest --format csv -o no-folder/", "--output no-folder/ names a directory"),
         ("export latest --format csv -o ", "--output is empty"),
-        ("export latest --format parquet", "--format parquet requires --output PATH"),
         ("export latest --format csv -o /", "--output / names a directory"),
         ("export latest --format csv -o /tmp", "cannot write /tmp: Is a directory"),
         ("export latest --format csv -o /proc/x", "cannot write /proc/x: "),
