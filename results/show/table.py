@@ -211,6 +211,8 @@ def _rate_unit(scored: Iterable[tuple[Record, Score]]) -> tuple[float, str]:
 def _cells(record: Record, score: Score, unit: tuple[float, str], options: Iterable[str]) -> Cells:
     """Return the cells of a row, with these options and rates in this unit."""
     scale, rate = unit
+    flops_per_s = score["flops_per_s"]
+    bytes_per_s = score["bytes_per_s"]
     known = record.options.items()
     shown = [f"{name} {value}" for name, value in known if name in options and value != ""]
     is_measured = score["peak_kind"] == score["bandwidth_kind"] == "measured"
@@ -229,8 +231,8 @@ def _cells(record: Record, score: Score, unit: tuple[float, str], options: Itera
         "reason": Cell(record.reason or ""),
         "median": Cell(duration(record.median_s), "right"),
         "95% CI": Cell(format_half_width(record.ci95_s, record.median_s), "right", leaves=13),
-        rate: Cell(_scaled(score["flops_per_s"], scale), "right"),
-        "GB/s": Cell(_scaled(score["bytes_per_s"], 1e9), "right", leaves=8),
+        rate: Cell(number(flops_per_s and flops_per_s / scale), "right"),
+        "GB/s": Cell(number(bytes_per_s and bytes_per_s / 1e9), "right", leaves=8),
         "FLOP/B": Cell(number(score["intensity"]), "right", leaves=5),
         "bound": Cell(bound, leaves=12),
         "MFU": Cell(percent(score["mfu"]), "right", leaves=14),
@@ -260,10 +262,6 @@ def table_cells(environment: Environment, records: Iterable[Record]) -> list[Cel
         del row["first call"], row["n"]
         rows.append(row)
     return rows
-
-
-def _scaled(value: float | None, scale: float) -> str:
-    return number(None if value is None else value / scale)
 
 
 def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) -> None:
