@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,7 +144,7 @@ def history(
     window: int = 1,
 ) -> list[Series]:
     """Return the history of one case, a series for each provider and host; each run is compared
-    with the median of the `window` runs before it.
+    with the median of the `window` runs before it, of those without interference if there are any.
 
     A run without a host name counts as one of the host of the run before it.
 
@@ -172,7 +173,11 @@ def history(
         if window > 1:
             saved.count_steps(sides)
         for end in range(1, len(sides)):
-            bases[sides[end]] = _median_of(sides[max(0, end - window) : end])
+            before = sides[max(0, end - window) : end]
+            quiet = [side for side in before if DISTURBED.isdisjoint(side.flags)]
+            ordered = sorted(quiet or before, key=attrgetter("time_s"))
+            runs_worth = round(len(ordered) * MEDIAN_EFFICIENCY)
+            bases[sides[end]] = replace(ordered[len(ordered) // 2], runs=runs_worth)
     rows = [
         compare_apart(side.records[0].row, base, side, margin, saved).compared
         for side, base in bases.items()
@@ -221,13 +226,6 @@ def history(
             points.append(point)
         series.append(case | {"points": points})
     return series
-
-
-def _median_of(sides: Sequence[Side]) -> Side:
-    """Return the run with the median time, of those without interference if there are any."""
-    quiet = [side for side in sides if DISTURBED.isdisjoint(side.flags)]
-    ordered = sorted(quiet or sides, key=lambda side: side.time_s)
-    return replace(ordered[len(ordered) // 2], runs=round(len(ordered) * MEDIAN_EFFICIENCY))
 
 
 def _host(run: Run) -> str:

@@ -194,15 +194,6 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
     return [printable(line) for line in lines if line]
 
 
-def _telling_options(records: Sequence[Record]) -> set[str]:
-    """Return the names of the options whose values differ between the rows of an op."""
-    values = defaultdict(set)
-    for record in records:
-        for name, value in record.options.items():
-            values[record.op, name].add(str(value))
-    return {name for (_, name), shown in values.items() if len(shown) > 1}
-
-
 def _rate_unit(scored: Iterable[tuple[Record, Score]]) -> tuple[float, str]:
     fastest = max((score["flops_per_s"] or 0 for _, score in scored), default=0)
     return (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
@@ -266,7 +257,12 @@ def table_cells(environment: Environment, records: Iterable[Record]) -> list[Cel
 
 def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) -> None:
     unit = _rate_unit(scored)
-    telling = _telling_options([record for record, _ in scored])
+    values = defaultdict(set)
+    for record, _ in scored:
+        for name, value in record.options.items():
+            values[record.op, name].add(str(value))
+    # The options whose values differ between the rows of an op.
+    telling = {name for (_, name), shown in values.items() if len(shown) > 1}
     rows = [_cells(record, score, unit, telling) for record, score in scored]
     console.print()
     drop_silent(rows, ALWAYS)
