@@ -12,7 +12,7 @@ import pytest
 
 from results.__main__ import main
 from results.store.runfile import RunWriter, load_run
-from results.store.runs import find_run
+from results.store.runs import EVERYTHING
 from tests.bench.process_checks import usual_signals
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -373,7 +373,7 @@ def test_a_run_that_is_still_being_measured_is_said_to_be(make_environment, make
 
 def test_a_run_that_ended_without_a_record_is_named(make_environment, capsys):
     RunWriter.create(make_environment(), "matmul").close()
-    path = find_run("latest")
+    path = EVERYTHING.find("latest")
     assert said(capsys, "export", "latest", "--format", "csv") == (
         0,
         f"note: {path} has no record\n",
