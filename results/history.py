@@ -37,7 +37,7 @@ from results.stats.comparison import (
     UNSURE,
     with_holm,
 )
-from results.stats.spread import MEDIAN_EFFICIENCY
+from results.stats.samples import MEDIAN_EFFICIENCY
 from results.store.runfile import Run, RunFileError, StoreError, load_run
 from results.store.runs import Selection, add_selection, list_runs, unix_time
 

@@ -50,7 +50,7 @@ from results.stats.comparison import (
     verdict_of,
     with_holm,
 )
-from results.stats.spread import Spread, given_spread, spread_of_visits
+from results.stats.samples import Spread, given_spread, spread_of_visits
 from results.store.runfile import Run
 
 

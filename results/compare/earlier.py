@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from results.compare.flags import DISTURBED
 from results.compare.sides import Side, is_users, machine_facts, revision_of
 from results.record import DEFINITION_PREFIX, Environment, Record, Rounds, RowKey
-from results.stats.spread import Repeats, Spread, spread_of_row, spread_of_visits, widest
+from results.stats.samples import Repeats, Spread, spread_of_row, spread_of_visits, widest
 from results.store.runfile import Run, RunFileError, load_run, read_head
 
 MAX_RUNS = 40

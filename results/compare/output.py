@@ -29,7 +29,7 @@ from results.stats.comparison import (
     UNSURE,
     geometric_mean,
 )
-from results.stats.spread import widest
+from results.stats.samples import widest
 from results.store.runs import revision_text
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ correction and the mean of many rows.
 
 Samples i of two interleaved series were taken in succession, so interference is in both. The
 verdict is on the median of the ratios of the pairs. Separate series also differ by the spread
-between measurements, see `results.stats.spread`.
+between measurements, see `results.stats.samples`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from results.stats.samples import (
     MIN_FOR_CORRELATION,
     Z_975,
     Interval,
+    Spread,
     interval_of_median,
     student_t,
 )
-from results.stats.spread import Spread
 
 DEFAULT_MARGIN = 0.01
 """Changes of the time up to this fraction do not matter."""

@@ -15,7 +15,7 @@ from compare_runs import NO_DRIFT, case, compared, refused, samples
 from results.__main__ import main
 from results.compare.earlier import SavedRuns
 from results.compare.sides import Side
-from results.stats.spread import RUNS
+from results.stats.samples import RUNS
 from results.store.runfile import load_run
 
 

@@ -27,15 +27,17 @@ from results.stats.comparison import (
     smallest_detectable_change,
     times_longer,
 )
-from results.stats.samples import Z_975, Interval, interval_of_median
-from results.stats.spread import (
+from results.stats.samples import (
     MAD_EFFICIENCY,
     MEDIAN_EFFICIENCY,
     RUNS,
+    Z_975,
+    Interval,
     PeerSpread,
     Repeats,
     Spread,
     given_spread,
+    interval_of_median,
     spread_of_row,
     spread_of_visits,
     widest,

@@ -35,7 +35,7 @@ class Concept(NamedTuple):
 
 CONCEPTS = {
     "statistics": Concept(
-        {f"results/stats/{name}.py": "" for name in ("comparison", "samples", "spread")},
+        {f"results/stats/{name}.py": "" for name in ("comparison", "samples")},
         [
             "tests/results/test_reference_values.py",
             "tests/results/test_verdict.py",
@@ -50,10 +50,10 @@ CONCEPTS = {
     "verdicts": Concept(
         {
             "results/compare/comparison.py": (
-                "cycles_verdict compare compare_live compare_apart _compare_interleaved"
+                "cycles_verdict compare compare_live compare_apart _compare_interleaved "
+                "with_flags _may_wait"
             ),
             "results/compare/earlier.py": ("code_of is_same_code SavedRuns"),
-            "results/compare/flags.py": "",
             "results/compare/output.py": "exit_code",
             "results/compare/sides.py": "Side",
             "results/compare/turns.py": "",
@@ -101,7 +101,7 @@ MIN_KILLED = {False: 0.85, True: 0.75}
 """Minimum fraction of killed mutants by `is_sampled`."""
 
 SAMPLES = "results/stats/samples.py"
-FLAGS = "results/compare/flags.py"
+COMPARISON = "results/compare/comparison.py"
 FASTEST = "if (ratio > 1) != (compared.ratio > 1):"
 NEAR_1 = "neither the interval nor the fastest samples are beyond a factor of 2"
 EQUIVALENT = [
@@ -133,11 +133,11 @@ EQUIVALENT = [
         ">= 0",
         "a center of 0 is within every margin, which is decided next",
     ),
-    ("results/stats/spread.py", "CERTAIN = 1e9", "1e9", "2000000000.0", "normal, as 1e9 is"),
-    (FLAGS, FASTEST, "(ratio > 1)", "(ratio >= 1)", NEAR_1),
-    (FLAGS, FASTEST, "(ratio > 1)", "(ratio > 2)", NEAR_1),
-    (FLAGS, FASTEST, "compared.ratio > 1", "compared.ratio >= 1", NEAR_1),
-    (FLAGS, FASTEST, "compared.ratio > 1", "compared.ratio > 2", NEAR_1),
+    (SAMPLES, "CERTAIN = 1e9", "1e9", "2000000000.0", "normal, as 1e9 is"),
+    (COMPARISON, FASTEST, "(ratio > 1)", "(ratio >= 1)", NEAR_1),
+    (COMPARISON, FASTEST, "(ratio > 1)", "(ratio > 2)", NEAR_1),
+    (COMPARISON, FASTEST, "compared.ratio > 1", "compared.ratio >= 1", NEAR_1),
+    (COMPARISON, FASTEST, "compared.ratio > 1", "compared.ratio > 2", NEAR_1),
 ]
 """Edits that cannot change a result: file, line, its part before and after; and the reason."""
 MAX_EQUIVALENT = 0.05
