@@ -106,15 +106,6 @@ def test_the_directory_may_be_named_before_or_after_the_command(saved, runs, mon
     assert capsys.readouterr().out.count("4.295 us") == 2
 
 
-def test_a_torn_last_line_is_noted_and_no_failure(saved, capsys):
-    with saved.open("ab") as file:
-        file.write(b'{"kind": "rec')
-    assert main(["show", "latest"]) == 0
-    out, err = capsys.readouterr()
-    assert "4.295 us" in out
-    assert err == f"note: {saved}:4: the last line is truncated; left out\n"
-
-
 @pytest.mark.parametrize("format", ["table", "json", "csv", "md"])
 def test_bad_lines_are_reported_after_the_good_rows(saved, capsys, format):
     good = saved.read_bytes()

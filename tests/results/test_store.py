@@ -3,7 +3,6 @@ again.
 """
 
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -315,16 +314,6 @@ def test_a_whole_name_wins_over_a_longer_one_that_begins_with_it(three, make_env
     save(make_environment, f"{FIRST}9")
     assert EVERYTHING.find(FIRST) == three[0]
     assert EVERYTHING.find("aaaa000001") == three[0]
-
-
-def test_one_run_copied_to_two_places_is_told_apart_by_path(three):
-    copy = three[0].with_name("copy.jsonl")
-    copy.write_bytes(three[0].read_bytes())
-    with pytest.raises(
-        StoreError,
-        match=rf"matches 2 runs, such as {re.escape(str(three[0]))}, {re.escape(str(copy))}",
-    ):
-        EVERYTHING.find(FIRST)
 
 
 @pytest.mark.parametrize("name", ["latest", "2026"])
