@@ -218,7 +218,7 @@ def history(
                 "ratio_ci95": change and change.interval,
                 "verdict": change and change.verdict,
                 "reason": change and change.reason,
-                "flags": list(side.flags),
+                "flags": side.flags,
                 "is_change": change is not None and change.verdict in (FASTER, SLOWER),
                 "is_redefined": is_redefined,
                 "is_same_code": side in bases and is_same_code(bases[side], side),

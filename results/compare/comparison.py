@@ -127,9 +127,9 @@ class Compared:
     candidate: str
     environments: tuple[Environment, Environment]
     margin: float
-    rows: tuple[ComparedRow, ...]
-    unmatched: tuple[Unmatched, ...]
-    notes: tuple[str, ...]
+    rows: Sequence[ComparedRow]
+    unmatched: Sequence[Unmatched]
+    notes: Sequence[str]
 
     @cached_property
     def baselines(self) -> set[str]:
@@ -194,9 +194,9 @@ def compare(
         candidate=labels[1],
         environments=(first.environment, other.environment),
         margin=request.margin,
-        rows=tuple(rows),
-        unmatched=tuple(alone),
-        notes=tuple(notes),
+        rows=rows,
+        unmatched=alone,
+        notes=notes,
     )
 
 
@@ -209,11 +209,11 @@ def compare_live(
     if not run.records:  # interrupted before the first verdict
         return Compared(baseline, "", (environment, environment), margin, (), (), ())
     compared = compare(run, None, request, 0.0)
-    unmatched = tuple(
+    unmatched = [
         replace(row, is_broken=row.record.status in WRONG)
         for row in compared.unmatched
         if row.side == "candidate" or row.record.status != "ok"
-    )
+    ]
     return replace(compared, unmatched=unmatched)
 
 

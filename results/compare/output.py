@@ -117,7 +117,7 @@ def summary(compared: Compared, fail_on: str) -> Object:
         "geomeans": means,
         "unmatched": len(compared.unmatched),
         "broken": sum(row.is_broken for row in compared.unmatched),
-        "notes": list(compared.notes),
+        "notes": compared.notes,
         "exit_code": exit_code(compared, fail_on),
     }
 
@@ -146,7 +146,7 @@ def geomeans(compared: Compared) -> list[Object]:
                 "baseline": first.baseline.label,
                 "candidate": first.candidate.label,
                 "ratio": mean[0],
-                "ci95": list(mean[1]),
+                "ci95": mean[1],
                 "rows": sum(row.ci95 is not None for row in rows),
             }
         )
@@ -154,7 +154,6 @@ def geomeans(compared: Compared) -> list[Object]:
 
 
 def json_row(row: ComparedRow) -> Object:
-    ends = list(row.ci95) if row.ci95 else None
     before = row.baseline
     share, limit = before.of_ceiling or (None, None)
     known = {name: getattr(row.key, name) for name in KEY}
@@ -162,7 +161,7 @@ def json_row(row: ComparedRow) -> Object:
         "baseline": before.label,
         "candidate": row.candidate.label,
         "ratio": row.ratio,
-        "ci95": ends,
+        "ci95": row.ci95,
         "is_bound": row.compared.is_bound,
         "verdict": row.compared.verdict,
         "reason": row.reason,
@@ -180,9 +179,9 @@ def json_row(row: ComparedRow) -> Object:
             f"provider_{name}": side.provider,
             f"{name}_s": side.time_s,
             f"mfu_{name}": side.mfu,
-            f"mfu_ci95_{name}": side.mfu_ci95 and list(side.mfu_ci95),
+            f"mfu_ci95_{name}": side.mfu_ci95,
             f"bytes_per_s_{name}": side.bytes_per_s,
-            f"flags_{name}": list(side.flags),
+            f"flags_{name}": side.flags,
             f"windows_{name}": len(side.records),
         }
     return known

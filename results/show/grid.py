@@ -346,7 +346,7 @@ def flat(entry: Row) -> dict[str, Any]:
             low, high = value or (None, None)
             row |= {f"{name}_low": low, f"{name}_high": high}
         else:
-            row[name] = ",".join(value) if isinstance(value, list) else value
+            row[name] = ",".join(value) if isinstance(value, list | tuple) else value
     return row
 
 
