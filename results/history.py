@@ -34,6 +34,7 @@ from results.stats.comparison import (
     MARGIN_HELP,
     SLOWER,
     TOO_NOISY,
+    UNKNOWN,
     UNSURE,
     with_holm,
 )
@@ -215,7 +216,7 @@ def history(
                 "value": value,
                 "ci95": side.mfu_ci95 if metric == "mfu" else ends_s,
                 f"ratio_to_{against['base']}": change and change.ratio,
-                "ratio_ci95": change and change.interval,
+                "ratio_ci95": change.ci95 if change and change.ci95 != UNKNOWN else None,
                 "verdict": change and change.verdict,
                 "reason": change and change.reason,
                 "flags": side.flags,

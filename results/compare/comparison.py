@@ -42,6 +42,7 @@ from results.stats.comparison import (
     MORE_SAMPLES,
     SLOWER,
     TOO_NOISY,
+    UNKNOWN,
     UNSURE,
     Comparison,
     compare_sides,
@@ -92,11 +93,17 @@ class ComparedRow:
 
     @property
     def ratio(self) -> float:
-        return self.compared.shown_ratio
+        """Ratio of the times, or the end of its interval nearer to 1 if only a bound is known."""
+        found = self.compared
+        if not found.is_bound:
+            return found.ratio
+        return min(found.ci95) if found.ratio > 1 else max(found.ci95)
 
     @property
     def ci95(self) -> tuple[float, float] | None:
-        return self.compared.interval
+        """95 % interval of the ratio; None if unknown, or if only a bound is known."""
+        found = self.compared
+        return None if found.is_bound or found.ci95 == UNKNOWN else found.ci95
 
     @property
     def gap_closed(self) -> float | None:
