@@ -17,6 +17,7 @@ from results.compare.command import finish, with_problem
 from results.compare.comparison import compare_apart, sides_of_run
 from results.compare.earlier import SavedRuns, is_same_code
 from results.compare.flags import DISTURBED
+from results.compare.output import KEY
 from results.compare.sides import CompareError, Side, definitions, revision_of
 from results.record import Object, RowKey
 from results.show.grid import (
@@ -60,9 +61,6 @@ METHOD = (
     "the margin; if nothing differs, the chance that a history has any change is at most 1 % "
     "(Holm's correction)"
 )
-
-CASE = ("op", "dtype", "case", "options", "fill", "cache")
-"""Fields of a record that are equal in all runs of a history."""
 
 METRICS = ("time", "mfu")
 
@@ -189,7 +187,7 @@ def history(
         against = {"base": "window", "against": f"the median of the last {count(window, 'run')}"}
     series = []
     for (key, host), sides in by_row.items():
-        case = {name: getattr(key, name) for name in CASE}
+        case = {name: getattr(key, name) for name in KEY}
         case |= {"provider": key.provider, "device": devices[0], "host": host, "metric": metric}
         case |= against
         points = []
@@ -238,7 +236,7 @@ def _check_one_case(keys: Sequence[RowKey]) -> None:
         raise CompareError(
             "no run has a successful record that matches; see python -m results list"
         )
-    for name in (*CASE, "shape"):
+    for name in (*KEY, "shape"):
         values = list(dict.fromkeys(str(getattr(key, name)) for key in keys))
         if len(values) > 1:
             shown = ", ".join(values[:MAX_LISTED])

@@ -12,10 +12,7 @@ from pathlib import Path
 from results.compare.earlier import SavedRuns, is_same_code, runs_beside
 from results.compare.flags import (
     DISTURBED,
-    INTERPRETED,
     MIN_DISTURBED_ROUNDS,
-    NOT_COMPARED,
-    NOT_FRESH,
     OF_THE_ROOF,
     ONE_SIDED,
 )
@@ -310,12 +307,12 @@ def with_flags(
     }
     parts = [f"{who} flagged {', '.join(flags)}" for who, flags in named.items() if flags]
     listed = "; ".join(parts)
-    if INTERPRETED in before + after:
+    if "interpreted" in before + after:
         return compared.unsure(
             f", but {listed}: the time of an interpreter is not that of the kernel"
         )
-    is_unverified = NOT_FRESH in before + after and compared.verdict == FASTER
-    if is_unverified or NOT_COMPARED in before + after:
+    is_unverified = "not-fresh" in before + after and compared.verdict == FASTER
+    if is_unverified or "not-compared" in before + after:
         return compared.unsure(f", but {listed}: whether both compute the same is unknown")
     is_decided = compared.verdict in (FASTER, SLOWER)
     if is_paired:

@@ -51,7 +51,7 @@ ALWAYS = {
 """Columns that are shown even if all their cells are equal."""
 
 KEY = ("op", "dtype", "case", "options", "fill", "cache")
-"""Fields of a record by which rows are matched, in JSON and CSV."""
+"""Fields of a record by which rows are matched, in JSON and CSV, and that a history has once."""
 
 UNMATCHED = "UNMATCHED"
 """Verdict in CSV of a record that was not compared."""
@@ -91,21 +91,17 @@ def summary(compared: Compared, fail_on: str) -> Object:
     elif not all(row.is_paired for row in compared.rows):
         unknown = "unknown: no measurement of the same code was repeated"
         drift = {"share": None, "source": unknown}
-    sides = []
-    names = (compared.baseline, compared.candidate)
-    for name, environment in zip(names, compared.environments, strict=True):
-        sides.append(
-            {
-                "label": name,
-                "run_id": environment.run_id,
-                "started_at": environment.started_at,
-                "git": environment.git,
-                "device": environment.device["slug"],
-            }
-        )
-    return {
-        "baseline": sides[0],
-        "candidate": sides[1],
+    sides = {}
+    names = {"baseline": compared.baseline, "candidate": compared.candidate}
+    for (side, name), environment in zip(names.items(), compared.environments, strict=True):
+        sides[side] = {
+            "label": name,
+            "run_id": environment.run_id,
+            "started_at": environment.started_at,
+            "git": environment.git,
+            "device": environment.device["slug"],
+        }
+    return sides | {
         "margin": compared.margin,
         "fail_on": fail_on,
         "drift": drift,
