@@ -13,7 +13,6 @@ from pathlib import Path
 
 from results.compare import command as compare_command
 from results.show.grid import Table
-from results.show.rows import parquet_bytes
 from results.show.table import describe, render_runs, render_table, table_of_run
 from results.show.terminal import (
     ADVANCED,
@@ -36,7 +35,7 @@ Command = Callable[[argparse.Namespace, Path], int]
 """Runs a command with its options and the directory of the runs."""
 
 SINKS = ("bmf", "github-benchmark", "junit", "openmetrics")
-FORMATS = (*TABLE_FORMATS[1:], "parquet", *SINKS)
+FORMATS = (*TABLE_FORMATS[1:], *SINKS)
 
 LIST_COLUMNS = ("run_id", "started_at", "device_slug", "op", "records", "command", "path", "error")
 COMMANDS = {
@@ -183,8 +182,6 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
     form = options.format or Path(options.output or "").suffix[1:]
     if form not in FORMATS:
         raise StoreError(f"expected --format, or --output with a suffix, of {', '.join(FORMATS)}")
-    if form == "parquet" and not is_file:
-        raise StoreError("--format parquet requires --output PATH")
     if is_file and options.output.endswith(os.sep):
         raise StoreError(f"--output {options.output} names a directory; name a file in it")
     if options.baseline is not None and form != "junit":
@@ -195,21 +192,16 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
     if options.baseline is not None:
         baseline = load_run(chosen.find(options.baseline, directory))
         run = replace(run, problems=(*run.problems, *baseline.problems))
-    text = ""
-    if form == "parquet":
-        data = parquet_bytes(run)
-    else:
-        if form == "junit":
-            from results.export import junit
+    if form == "junit":
+        from results.export import junit
 
-            text = junit.render(run, baseline, chosen)
-        elif form in SINKS:
-            text = _for_tracker(form, run)
-        else:
-            text = table_of_run(run.environment, run.records).render(form)
-        data = text.encode("utf-8")
+        text = junit.render(run, baseline, chosen)
+    elif form in SINKS:
+        text = _for_tracker(form, run)
+    else:
+        text = table_of_run(run.environment, run.records).render(form)
     if is_file:
-        write_output(Path(options.output), data)
+        write_output(Path(options.output), text.encode("utf-8"))
         say(f"saved: {options.output}: {len(run.records)} records of run {run.environment.run_id}")
     return _finish("" if is_file else text, run)
 

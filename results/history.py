@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from results.compare.command import finish, with_problem
 from results.compare.comparison import compare_apart, sides_of_run
 from results.compare.earlier import SavedRuns, is_same_code
 from results.compare.flags import DISTURBED
+from results.compare.output import KEY
 from results.compare.sides import CompareError, Side, definitions, revision_of
 from results.record import Object, RowKey
 from results.show.grid import (
@@ -33,10 +35,11 @@ from results.stats.comparison import (
     MARGIN_HELP,
     SLOWER,
     TOO_NOISY,
+    UNKNOWN,
     UNSURE,
     with_holm,
 )
-from results.stats.spread import MEDIAN_EFFICIENCY
+from results.stats.samples import MEDIAN_EFFICIENCY
 from results.store.runfile import Run, RunFileError, StoreError, load_run
 from results.store.runs import Selection, add_selection, list_runs, unix_time
 
@@ -58,9 +61,6 @@ METHOD = (
     "the margin; if nothing differs, the chance that a history has any change is at most 1 % "
     "(Holm's correction)"
 )
-
-CASE = ("op", "dtype", "case", "options", "fill", "cache")
-"""Fields of a record that are equal in all runs of a history."""
 
 METRICS = ("time", "mfu")
 
@@ -143,7 +143,7 @@ def history(
     window: int = 1,
 ) -> list[Series]:
     """Return the history of one case, a series for each provider and host; each run is compared
-    with the median of the `window` runs before it.
+    with the median of the `window` runs before it, of those without interference if there are any.
 
     A run without a host name counts as one of the host of the run before it.
 
@@ -172,7 +172,11 @@ def history(
         if window > 1:
             saved.count_steps(sides)
         for end in range(1, len(sides)):
-            bases[sides[end]] = _median_of(sides[max(0, end - window) : end])
+            before = sides[max(0, end - window) : end]
+            quiet = [side for side in before if DISTURBED.isdisjoint(side.flags)]
+            ordered = sorted(quiet or before, key=attrgetter("time_s"))
+            runs_worth = round(len(ordered) * MEDIAN_EFFICIENCY)
+            bases[sides[end]] = replace(ordered[len(ordered) // 2], runs=runs_worth)
     rows = [
         compare_apart(side.records[0].row, base, side, margin, saved).compared
         for side, base in bases.items()
@@ -183,7 +187,7 @@ def history(
         against = {"base": "window", "against": f"the median of the last {count(window, 'run')}"}
     series = []
     for (key, host), sides in by_row.items():
-        case = {name: getattr(key, name) for name in CASE}
+        case = {name: getattr(key, name) for name in KEY}
         case |= {"provider": key.provider, "device": devices[0], "host": host, "metric": metric}
         case |= against
         points = []
@@ -210,10 +214,10 @@ def history(
                 "value": value,
                 "ci95": side.mfu_ci95 if metric == "mfu" else ends_s,
                 f"ratio_to_{against['base']}": change and change.ratio,
-                "ratio_ci95": change and change.interval,
+                "ratio_ci95": change.ci95 if change and change.ci95 != UNKNOWN else None,
                 "verdict": change and change.verdict,
                 "reason": change and change.reason,
-                "flags": list(side.flags),
+                "flags": side.flags,
                 "is_change": change is not None and change.verdict in (FASTER, SLOWER),
                 "is_redefined": is_redefined,
                 "is_same_code": side in bases and is_same_code(bases[side], side),
@@ -221,13 +225,6 @@ def history(
             points.append(point)
         series.append(case | {"points": points})
     return series
-
-
-def _median_of(sides: Sequence[Side]) -> Side:
-    """Return the run with the median time, of those without interference if there are any."""
-    quiet = [side for side in sides if DISTURBED.isdisjoint(side.flags)]
-    ordered = sorted(quiet or sides, key=lambda side: side.time_s)
-    return replace(ordered[len(ordered) // 2], runs=round(len(ordered) * MEDIAN_EFFICIENCY))
 
 
 def _host(run: Run) -> str:
@@ -239,7 +236,7 @@ def _check_one_case(keys: Sequence[RowKey]) -> None:
         raise CompareError(
             "no run has a successful record that matches; see python -m results list"
         )
-    for name in (*CASE, "shape"):
+    for name in (*KEY, "shape"):
         values = list(dict.fromkeys(str(getattr(key, name)) for key in keys))
         if len(values) > 1:
             shown = ", ".join(values[:MAX_LISTED])

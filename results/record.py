@@ -365,9 +365,6 @@ class Line:
         # A subclass may have more fields than the file.
         own = Environment if isinstance(self, Environment) else Record
         values = {f.name: getattr(self, f.name) for f in fields(own) if f.name != "extra"}
-        values = {
-            key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
-        }
         return {"kind": own.__name__.lower()} | values | self.extra
 
     @classmethod
@@ -584,7 +581,7 @@ class Record(Line):
         if self.details is not None:
             values["details"] = self.details.to_dict()
         for key in SPARSE_KEYS:
-            if values[key] in (None, [], {}):
+            if values[key] in (None, (), {}):
                 del values[key]
         if self.status == "ok" and not self.samples_s:
             values["samples_s"] = None

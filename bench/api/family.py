@@ -60,7 +60,7 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
     from bench.api.records import Records
     from bench.harness.cli.arguments import UsageError, build_parser
     from bench.harness.cli.main import measured
-    from results.show.spelling import as_typed, words_of
+    from results.show.spelling import words_of
 
     refused = next((name for name in options if name in NOT_HERE), None)
     if refused is not None:
@@ -73,7 +73,7 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
         "output": None if isinstance(save, bool) else save,
     }
     try:
-        words = words_of(as_typed({**options, **output}))  # as in the environment line of a run
+        words = words_of({**options, **output})  # as in the environment line of a run
     except ValueError as error:
         raise UsageError(str(error)) from None
     module = module_of(family)

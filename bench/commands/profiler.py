@@ -363,7 +363,7 @@ def replace_operation(options: Options, settings: Settings, argv: Argv) -> int:
     share = sum(spent_s) / totals.time_s
     for row in compared.rows:
         if row.key.op == name:
-            ratio = 1 + share * (row.compared.shown_ratio - 1)
+            ratio = 1 + share * (row.ratio - 1)
             say(f"{name} takes {share:.1%} of the step, so {ratio:.3f}x is expected for the step")
     return code
 

@@ -40,7 +40,7 @@ from results.show.profile import (
 )
 from results.show.units import ABSENT, duration, quantity
 from results.store.runfile import StoreError, load_run
-from results.store.runs import find_run
+from results.store.runs import EVERYTHING
 from roofline.gpu_table import UnknownGpuError, find_gpu
 from roofline.machine import Machine
 from roofline.model import bound, limits_s
@@ -255,6 +255,6 @@ def machine_named(name: str) -> Machine:
         return find_gpu(name)
     except UnknownGpuError as error:
         try:
-            return load_run(find_run(name)).environment.machine
+            return load_run(EVERYTHING.find(name)).environment.machine
         except StoreError:
             raise UsageError(str(error)) from None

@@ -35,8 +35,7 @@ from bench.ranks.launcher import Rank
 from results.record import Record
 from results.show.terminal import NO_DEVICE
 from results.show.units import duration, quantity
-from results.stats.samples import median_ci95
-from results.stats.spread import PeerSpread
+from results.stats.samples import PeerSpread, median_ci95
 
 Pair = tuple[int, int]
 Times = NDArray[float64]

@@ -55,19 +55,16 @@ def finish(
         say(f"saved: {picture}")
     for note in notes:
         say(f"note: {note}")
-    problems = _problems(runs)
+    problems = dict.fromkeys(chain.from_iterable(run.problems for run in runs))
     for problem in problems:
         say(problem)
     return USAGE if problems else exit_code
 
 
-def _problems(runs: Iterable[Run]) -> list[str]:
-    return list(dict.fromkeys(chain.from_iterable(run.problems for run in runs)))
-
-
 def with_problem(error: CompareError, runs: Iterable[Run]) -> CompareError:
     """Return the error with the first invalid line of the runs, which may be the cause."""
-    return CompareError("; ".join([str(error), *_problems(runs)[:1]]))
+    problems = chain.from_iterable(run.problems for run in runs)
+    return CompareError("; ".join([str(error), *problems][:2]))
 
 
 def add_options(parser: Parser, run_help: str) -> None:

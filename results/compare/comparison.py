@@ -12,10 +12,7 @@ from pathlib import Path
 from results.compare.earlier import SavedRuns, is_same_code, runs_beside
 from results.compare.flags import (
     DISTURBED,
-    INTERPRETED,
     MIN_DISTURBED_ROUNDS,
-    NOT_COMPARED,
-    NOT_FRESH,
     OF_THE_ROOF,
     ONE_SIDED,
 )
@@ -42,6 +39,7 @@ from results.stats.comparison import (
     MORE_SAMPLES,
     SLOWER,
     TOO_NOISY,
+    UNKNOWN,
     UNSURE,
     Comparison,
     compare_sides,
@@ -50,7 +48,7 @@ from results.stats.comparison import (
     verdict_of,
     with_holm,
 )
-from results.stats.spread import Spread, given_spread, spread_of_visits
+from results.stats.samples import Spread, given_spread, spread_of_visits
 from results.store.runfile import Run
 
 
@@ -92,11 +90,17 @@ class ComparedRow:
 
     @property
     def ratio(self) -> float:
-        return self.compared.shown_ratio
+        """Ratio of the times, or the end of its interval nearer to 1 if only a bound is known."""
+        found = self.compared
+        if not found.is_bound:
+            return found.ratio
+        return min(found.ci95) if found.ratio > 1 else max(found.ci95)
 
     @property
     def ci95(self) -> tuple[float, float] | None:
-        return self.compared.interval
+        """95 % interval of the ratio; None if unknown, or if only a bound is known."""
+        found = self.compared
+        return None if found.is_bound or found.ci95 == UNKNOWN else found.ci95
 
     @property
     def gap_closed(self) -> float | None:
@@ -127,9 +131,9 @@ class Compared:
     candidate: str
     environments: tuple[Environment, Environment]
     margin: float
-    rows: tuple[ComparedRow, ...]
-    unmatched: tuple[Unmatched, ...]
-    notes: tuple[str, ...]
+    rows: Sequence[ComparedRow]
+    unmatched: Sequence[Unmatched]
+    notes: Sequence[str]
 
     @cached_property
     def baselines(self) -> set[str]:
@@ -194,9 +198,9 @@ def compare(
         candidate=labels[1],
         environments=(first.environment, other.environment),
         margin=request.margin,
-        rows=tuple(rows),
-        unmatched=tuple(alone),
-        notes=tuple(notes),
+        rows=rows,
+        unmatched=alone,
+        notes=notes,
     )
 
 
@@ -209,11 +213,11 @@ def compare_live(
     if not run.records:  # interrupted before the first verdict
         return Compared(baseline, "", (environment, environment), margin, (), (), ())
     compared = compare(run, None, request, 0.0)
-    unmatched = tuple(
+    unmatched = [
         replace(row, is_broken=row.record.status in WRONG)
         for row in compared.unmatched
         if row.side == "candidate" or row.record.status != "ok"
-    )
+    ]
     return replace(compared, unmatched=unmatched)
 
 
@@ -303,12 +307,12 @@ def with_flags(
     }
     parts = [f"{who} flagged {', '.join(flags)}" for who, flags in named.items() if flags]
     listed = "; ".join(parts)
-    if INTERPRETED in before + after:
+    if "interpreted" in before + after:
         return compared.unsure(
             f", but {listed}: the time of an interpreter is not that of the kernel"
         )
-    is_unverified = NOT_FRESH in before + after and compared.verdict == FASTER
-    if is_unverified or NOT_COMPARED in before + after:
+    is_unverified = "not-fresh" in before + after and compared.verdict == FASTER
+    if is_unverified or "not-compared" in before + after:
         return compared.unsure(f", but {listed}: whether both compute the same is unknown")
     is_decided = compared.verdict in (FASTER, SLOWER)
     if is_paired:

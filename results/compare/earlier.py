@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from results.compare.flags import DISTURBED
 from results.compare.sides import Side, is_users, machine_facts, revision_of
 from results.record import DEFINITION_PREFIX, Environment, Record, Rounds, RowKey
-from results.stats.spread import Repeats, Spread, spread_of_row, spread_of_visits, widest
-from results.store.runfile import Run, RunFileError, load_run, read_head
+from results.stats.samples import Repeats, Spread, spread_of_row, spread_of_visits, widest
+from results.store.runfile import Run, RunFileError, load_run
 
 MAX_RUNS = 40
 """Maximum number of runs to read, newest first: a spread needs tens of repeats."""
@@ -77,8 +77,9 @@ def runs_beside(runs: Sequence[Run]) -> list[Run]:
     runs_found = [load_run(run.path) for run in runs]
     for path in sorted(paths, key=lambda path: path.name, reverse=True):
         with suppress(RunFileError):
-            if machine_of(read_head(path, counts_records=False)[0]) == machine:
-                runs_found.append(load_run(path))
+            run = load_run(path)
+            if machine_of(run.environment) == machine:
+                runs_found.append(run)
         if len(runs_found) == MAX_RUNS:
             break
     return runs_found
@@ -91,27 +92,22 @@ class SavedRuns:
         """Collect successful rows without interference; the same run given twice is not a
         repeat.
         """
-        self._rows: dict[RowKey, dict[object, dict[str, list[Record]]]] = {}
+        self._rows: dict[tuple[RowKey, str, Code], dict[str, list[Record]]] = {}
         for run_id, run in {run.environment.run_id: run for run in runs}.items():
+            machine = machine_of(run.environment)
             for record in run.records:
                 is_timed = record.status == "ok" and record.median_s
                 is_alone = not record.details_as(Rounds)
                 if is_timed and is_alone and DISTURBED.isdisjoint(record.flags):
-                    codes = self._rows.setdefault(record.row, {})
-                    code = machine_of(run.environment), code_of(record, run.environment)
-                    by_run = codes.setdefault(code, {})
-                    by_run.setdefault(run_id, []).append(record)
-        self._repeats: dict[RowKey, Repeats] = {}
-        for key, codes in self._rows.items():
-            groups = []
-            for by_run in codes.values():
-                groups.append(
-                    [
-                        fmean(math.log(record.median_s) for record in records if record.median_s)
-                        for records in by_run.values()
-                    ]
-                )
-            self._repeats[key] = Repeats.of(groups)
+                    key = (record.row, machine, code_of(record, run.environment))
+                    self._rows.setdefault(key, {}).setdefault(run_id, []).append(record)
+        groups: dict[RowKey, list[list[float]]] = {}
+        for (row, _, _), by_run in self._rows.items():
+            means = []
+            for records in by_run.values():
+                means.append(fmean(math.log(each.median_s) for each in records if each.median_s))
+            groups.setdefault(row, []).append(means)
+        self._repeats = {row: Repeats.of(means) for row, means in groups.items()}
 
     def count_steps(self, sides: Sequence[Side]) -> None:
         """Count a history of a row as its repeats, unless more of them are known."""
@@ -126,7 +122,7 @@ class SavedRuns:
         first = side.records[0]
         own_id = side.environment.run_id
         code = code_of(first, side.environment)
-        by_run = self._rows.get(first.row, {}).get((machine_of(side.environment), code), {})
+        by_run = self._rows.get((first.row, machine_of(side.environment), code), {})
         if not code.is_known or by_run.keys() <= {own_id}:
             return side
         own_first = sorted(by_run, key=lambda run_id: run_id != own_id)

@@ -18,9 +18,5 @@ ONE_SIDED = frozenset({"l2-suspect", "not-cold", "not-captured"})
 LOST_TIME = frozenset({"preempted", "throttled"})
 """Flags of time that something other than the code took; rounds do not remove it from a ratio."""
 
-INTERPRETED = "interpreted"
-NOT_COMPARED = "not-compared"
-NOT_FRESH = "not-fresh"
-
 OF_THE_ROOF = frozenset({"above-roof", "doubtful-roof"})
 """On both sides, these flags do not affect the ratio: they are about the ceiling."""

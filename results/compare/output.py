@@ -29,7 +29,7 @@ from results.stats.comparison import (
     UNSURE,
     geometric_mean,
 )
-from results.stats.spread import widest
+from results.stats.samples import widest
 from results.store.runs import revision_text
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ ALWAYS = {
 """Columns that are shown even if all their cells are equal."""
 
 KEY = ("op", "dtype", "case", "options", "fill", "cache")
-"""Fields of a record by which rows are matched, in JSON and CSV."""
+"""Fields of a record by which rows are matched, in JSON and CSV, and that a history has once."""
 
 UNMATCHED = "UNMATCHED"
 """Verdict in CSV of a record that was not compared."""
@@ -91,21 +91,17 @@ def summary(compared: Compared, fail_on: str) -> Object:
     elif not all(row.is_paired for row in compared.rows):
         unknown = "unknown: no measurement of the same code was repeated"
         drift = {"share": None, "source": unknown}
-    sides = []
-    names = (compared.baseline, compared.candidate)
-    for name, environment in zip(names, compared.environments, strict=True):
-        sides.append(
-            {
-                "label": name,
-                "run_id": environment.run_id,
-                "started_at": environment.started_at,
-                "git": environment.git,
-                "device": environment.device["slug"],
-            }
-        )
-    return {
-        "baseline": sides[0],
-        "candidate": sides[1],
+    sides = {}
+    names = {"baseline": compared.baseline, "candidate": compared.candidate}
+    for (side, name), environment in zip(names.items(), compared.environments, strict=True):
+        sides[side] = {
+            "label": name,
+            "run_id": environment.run_id,
+            "started_at": environment.started_at,
+            "git": environment.git,
+            "device": environment.device["slug"],
+        }
+    return sides | {
         "margin": compared.margin,
         "fail_on": fail_on,
         "drift": drift,
@@ -117,7 +113,7 @@ def summary(compared: Compared, fail_on: str) -> Object:
         "geomeans": means,
         "unmatched": len(compared.unmatched),
         "broken": sum(row.is_broken for row in compared.unmatched),
-        "notes": list(compared.notes),
+        "notes": compared.notes,
         "exit_code": exit_code(compared, fail_on),
     }
 
@@ -146,7 +142,7 @@ def geomeans(compared: Compared) -> list[Object]:
                 "baseline": first.baseline.label,
                 "candidate": first.candidate.label,
                 "ratio": mean[0],
-                "ci95": list(mean[1]),
+                "ci95": mean[1],
                 "rows": sum(row.ci95 is not None for row in rows),
             }
         )
@@ -154,7 +150,6 @@ def geomeans(compared: Compared) -> list[Object]:
 
 
 def json_row(row: ComparedRow) -> Object:
-    ends = list(row.ci95) if row.ci95 else None
     before = row.baseline
     share, limit = before.of_ceiling or (None, None)
     known = {name: getattr(row.key, name) for name in KEY}
@@ -162,7 +157,7 @@ def json_row(row: ComparedRow) -> Object:
         "baseline": before.label,
         "candidate": row.candidate.label,
         "ratio": row.ratio,
-        "ci95": ends,
+        "ci95": row.ci95,
         "is_bound": row.compared.is_bound,
         "verdict": row.compared.verdict,
         "reason": row.reason,
@@ -180,9 +175,9 @@ def json_row(row: ComparedRow) -> Object:
             f"provider_{name}": side.provider,
             f"{name}_s": side.time_s,
             f"mfu_{name}": side.mfu,
-            f"mfu_ci95_{name}": side.mfu_ci95 and list(side.mfu_ci95),
+            f"mfu_ci95_{name}": side.mfu_ci95,
             f"bytes_per_s_{name}": side.bytes_per_s,
-            f"flags_{name}": list(side.flags),
+            f"flags_{name}": side.flags,
             f"windows_{name}": len(side.records),
         }
     return known

@@ -6,7 +6,6 @@ A profile times each operation in one step, so the differences have no interval 
 from __future__ import annotations
 
 from results.compare.sides import CompareError
-from results.record import StepTotals
 from results.show.grid import Cell, Cells, Row, Table
 from results.show.profile import Group, cut, groups_of, scored
 from results.show.units import duration, percent
@@ -24,26 +23,19 @@ def difference(before_s: float, after_s: float) -> str:
     return f"{text} ({sign}{percent(abs(change_s) / before_s)})" if before_s else text
 
 
-def step_of(run: Run) -> StepTotals:
-    """Return the totals of a profile.
-
-    Raises:
-        CompareError: the run is no profile, or its step could not be timed.
-    """
-    step = run.environment.profile
-    if step is None:
-        raise CompareError(f"{run.environment.run_id} is no profile with times; compare two")
-    return step
-
-
 def table_of(baseline: Run, candidate: Run, by: str) -> Table:
     """Return the comparison of two profiles by groups of rows, one of `BY`.
 
     Raises:
-        CompareError: one of the runs is no profile.
+        CompareError: one of the runs is no profile, or its step could not be timed.
     """
-    before_s = step_of(baseline).time_s
-    after_s = step_of(candidate).time_s
+    times_s = []
+    for run in (baseline, candidate):
+        step = run.environment.profile
+        if step is None:
+            raise CompareError(f"{run.environment.run_id} is no profile with times; compare two")
+        times_s.append(step.time_s)
+    before_s, after_s = times_s
     before = groups_of(scored(baseline.environment, baseline.records), by)
     after = groups_of(scored(candidate.environment, candidate.records), by)
     rows: list[Row] = []

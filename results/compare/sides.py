@@ -248,23 +248,19 @@ def differences(first: Environment, second: Environment, force: bool) -> list[st
     """Return notes on differences between two runs; CompareError if the machine differs, unless
     `force`.
     """
+    facts = {
+        "compared by force": (machine_facts(first), machine_facts(second)),
+        "other versions": (first.versions, second.versions),
+    }
     notes = []
-    changed = _changed(machine_facts(first), machine_facts(second))
-    if changed:
-        text = ", ".join(changed)
-        if not force:
-            raise CompareError(f"not the same machine: {text}; --force compares them anyway")
-        notes.append(f"compared by force: {text}")
-    versions = _changed(first.versions, second.versions)
-    if versions:
-        notes.append(f"other versions: {', '.join(versions)}")
+    for kind, (before, after) in facts.items():
+        shared = [name for name in before if name in after and before[name] != after[name]]
+        changed = ", ".join(f"{name} {before[name]} against {after[name]}" for name in shared)
+        if changed and kind == "compared by force" and not force:
+            raise CompareError(f"not the same machine: {changed}; --force compares them anyway")
+        if changed:
+            notes.append(f"{kind}: {changed}")
     return notes
-
-
-def _changed(before: Object, after: Object) -> list[str]:
-    """Return the facts that both have, and that differ."""
-    names = [name for name in before if name in after and before[name] != after[name]]
-    return [f"{name} {before[name]} against {after[name]}" for name in names]
 
 
 def machine_facts(environment: Environment) -> Object:

@@ -14,7 +14,7 @@ from statistics import median, median_low
 from typing import Any
 
 from results.fleet.devices import DATA, DAY_S, Device, Earlier, Metric, Reading, middle_of
-from results.stats.spread import PeerSpread
+from results.stats.samples import PeerSpread
 
 OK = "ok"
 WRONG = "wrong"

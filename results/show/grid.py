@@ -191,7 +191,12 @@ def print_grid(
     leaving = [column for column in shown if column not in staying]
     omitted = [column for column in leaving if hint and column.side == "right"]
     moved = [column for column in leaving if column not in omitted]
-    _print_rows(console, staying, headings, _with_cells(moved, below or [""] * len(headings)))
+    lines = []
+    for row in range(len(headings)):
+        cells = [(column.title, column.cells[row]) for column in moved]
+        words = [f"{title} {cell}" for title, cell in cells if cell not in NOTHING]
+        lines.append("; ".join(filter(None, [*words, below[row] if below else ""])))
+    _print_rows(console, staying, headings, lines)
     if omitted:
         titles = ", ".join(column.title for column in omitted)
         print_lines(console, f"the terminal is too narrow for: {titles} ({hint})")
@@ -243,16 +248,6 @@ def _with_headings(
         if 2 * sum(map(bool, headings)) <= max(len(headings), 2):
             return [column for column in columns if column not in heading], headings
     return list(columns), ["" for _ in columns[0].cells]
-
-
-def _with_cells(columns: Sequence[Column], notes: Sequence[str]) -> list[str]:
-    """Return the notes of rows, each with its cells of the columns before it."""
-    lines = []
-    for row, note in enumerate(notes):
-        cells = [(column.title, column.cells[row]) for column in columns]
-        words = [f"{title} {cell}" for title, cell in cells if cell not in NOTHING]
-        lines.append("; ".join(filter(None, [*words, note])))
-    return lines
 
 
 def _print_rows(
@@ -351,7 +346,7 @@ def flat(entry: Row) -> dict[str, Any]:
             low, high = value or (None, None)
             row |= {f"{name}_low": low, f"{name}_high": high}
         else:
-            row[name] = ",".join(value) if isinstance(value, list) else value
+            row[name] = ",".join(value) if isinstance(value, list | tuple) else value
     return row
 
 

@@ -6,7 +6,7 @@ import colorsys
 import contextlib
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -162,36 +162,39 @@ def titled_figure(width: float, title: str, subtitle: str, below: float) -> tupl
 
     # Without it a notebook shows a figure only if pyplot is imported.
     figure._repr_png_ = png  # type: ignore[attr-defined]
-    head = plain(title, MAX_LETTERS)
-    lines = [(line, TITLE_PT, "bold", tone(INK)) for line in wrapped(head, width, TITLE_PT * 1.15)]
-    foot = plain(subtitle, MAX_LETTERS)
-    lines += [
-        (line, SUBTITLE_PT, "normal", tone(MUTED)) for line in wrapped(foot, width, SUBTITLE_PT)
-    ]
-    height = below + sum(size for _, size, _, _ in lines) / 72 * LINE_HEIGHT + 2 * EDGE
+    head = wrapped(plain(title, MAX_LETTERS), width, TITLE_PT * 1.15)
+    foot = wrapped(plain(subtitle, MAX_LETTERS), width, SUBTITLE_PT)
+    texts_pt = len(head) * TITLE_PT + len(foot) * SUBTITLE_PT
+    height = below + texts_pt / 72 * LINE_HEIGHT + 2 * EDGE
     figure.set_size_inches(width, height)
-    y = height - EDGE
-    for line, size, weight, color in lines:
-        figure.text(
-            INDENT / width,
-            y / height,
-            line,
-            fontsize=size,
-            fontweight=weight,
-            color=color,
-            va="top",
-        )
-        y -= size / 72 * LINE_HEIGHT
+    top = write_lines(figure, head, height - EDGE, TITLE_PT, INK, "bold")
+    write_lines(figure, foot, top, SUBTITLE_PT)
     return figure, below / height
 
 
-def write_caption(figure: Figure, text: str, top: float) -> None:
+def write_lines(
+    figure: Figure,
+    lines: Iterable[str],
+    top: float,
+    size: float,
+    color: str = MUTED,
+    weight: str = "normal",
+) -> float:
+    """Write lines from `top` inches above the lower edge downwards; return where they end."""
     width, height = figure.get_size_inches()
-    for line in wrapped(text, width, CAPTION_PT):
+    ink = tone(color)
+    for line in lines:
         figure.text(
-            INDENT / width, top / height, line, fontsize=CAPTION_PT, color=tone(MUTED), va="top"
+            INDENT / width,
+            top / height,
+            line,
+            fontsize=size,
+            fontweight=weight,
+            color=ink,
+            va="top",
         )
-        top -= CAPTION_PT / 72 * LINE_HEIGHT
+        top -= size / 72 * LINE_HEIGHT
+    return top
 
 
 def wrapped(text: str, width: float, size: float) -> list[str]:

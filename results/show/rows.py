@@ -1,4 +1,4 @@
-"""Records with MFU, bound and other computed keys as JSON, flat rows, a pandas frame or Parquet."""
+"""Records with MFU, bound and other computed keys as JSON, flat rows or a pandas frame."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from results.record import TELEMETRY_NUMBERS, Environment, Object, Record
-from results.store.runfile import Run, StoreError
+from results.store.runfile import Run
 from roofline.model import JUDGED_KEYS, JUDGED_TEXTS, judged
 
 if TYPE_CHECKING:
@@ -90,18 +90,17 @@ def to_frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
         samples_s += [list(record.samples_s) for record in run.records]
     rows = _aligned(rows)
     names = rows[0] if rows else COLUMNS
-    series = {_encodable(name): _series(name, [row[name] for row in rows]) for name in names}
-    return pd.DataFrame(series | {"samples_s": pd.Series(samples_s, dtype="object")})
-
-
-def parquet_bytes(run: Run) -> bytes:
-    try:
-        import pyarrow  # noqa: F401  # the error of pandas has many lines
-    except ImportError:
-        from results.show.terminal import install_command
-
-        raise StoreError(f"parquet requires pyarrow: {install_command('parquet')}") from None
-    return to_frame(run).to_parquet(engine="pyarrow", index=False)
+    columns = {}
+    for name in names:
+        values = [_encodable(row[name]) for row in rows]
+        kind = DTYPES.get(name) or (WHOLE if name.startswith("shape_") else None)
+        if kind is None:
+            inferred = str(pd.Series(values, dtype="object").convert_dtypes().dtype)
+            kind = {"object": TEXT, "Float64": NUMBER}.get(inferred, inferred)
+        if kind == TEXT:
+            values = [None if value is None else str(value) for value in values]
+        columns[_encodable(name)] = pd.Series(values, dtype=kind)
+    return pd.DataFrame(columns | {"samples_s": pd.Series(samples_s, dtype="object")})
 
 
 def _row(environment: Environment, record: Record, score: Object) -> Object:
@@ -138,19 +137,6 @@ def _aligned(rows: Sequence[Object]) -> list[Object]:
     grouped = sorted(others, key=lambda name: GROUPS.index(name.partition("_")[0]))
     ordered = [*COLUMNS, *grouped]
     return [{name: row.get(name) for name in ordered} for row in rows]
-
-
-def _series(name: str, values: list[Any]) -> pd.Series[Any]:
-    import pandas as pd
-
-    values = list(map(_encodable, values))
-    kind = DTYPES.get(name) or (WHOLE if name.startswith("shape_") else None)
-    if kind is None:
-        inferred = str(pd.Series(values, dtype="object").convert_dtypes().dtype)
-        kind = {"object": TEXT, "Float64": NUMBER}.get(inferred, inferred)
-    if kind == TEXT:
-        values = [None if value is None else str(value) for value in values]
-    return pd.Series(values, dtype=kind)
 
 
 def _encodable(value: object) -> object:

@@ -36,34 +36,25 @@ def did_you_mean(word: str, known: Iterable[str], count: int = 3, cutoff: float 
     return f"did you mean {text}?"
 
 
-def as_typed(options: Mapping[str, object]) -> dict[str, str | bool]:
-    """Return the keyword arguments of a call as command-line options, with dashes for underscores.
+def words_of(options: Mapping[str, object]) -> list[str]:
+    """Return the keyword arguments of a call as arguments of a command.
 
     A tuple is a shape, `(4096, 1024)` is `4096x1024`; a list has several values; True switches on;
-    None and False are omitted.
+    None, False and an empty text are omitted. `=` keeps a value that starts with a dash from being
+    an option.
 
     Raises:
         ValueError: a value has no text form.
     """
-    given = {
-        name: value for name, value in options.items() if value is not None and value is not False
-    }
-    return {
-        name.replace("_", "-"): value is True or _text(name, value) for name, value in given.items()
-    }
-
-
-def words_of(typed: Mapping[str, str | bool]) -> list[str]:
-    """Return options as arguments; `=` keeps a value that starts with a dash from being an
-    option.
-    """
     words = []
-    for name, value in typed.items():
-        text = "" if isinstance(value, bool) else value.strip()
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
         if value is True:
-            words.append(f"--{name}")
-        elif text:
-            words += [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
+            words.append(option)
+        elif value is not None and value is not False:
+            text = _text(name, value).strip()
+            if text:
+                words += [f"{option}={text}"] if text.startswith("-") else [option, text]
     return words
 
 

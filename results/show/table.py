@@ -171,16 +171,6 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
     return [printable(line) for line in lines if line]
 
 
-def _telling_options(records: Sequence[Record]) -> set[str]:
-    """Return the names of the options that differ between the rows of an op, or that some lack."""
-    names = set().union(*(record.options for record in records))
-    values = defaultdict(set)
-    for record in records:
-        for name in names:
-            values[record.op, name].add(str(record.options.get(name)))
-    return {name for (_, name), shown in values.items() if len(shown) > 1}
-
-
 def _rate_unit(scored: Iterable[tuple[Record, Score]]) -> tuple[float, str]:
     fastest = max((score["flops_per_s"] or 0 for _, score in scored), default=0)
     return (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
@@ -189,6 +179,8 @@ def _rate_unit(scored: Iterable[tuple[Record, Score]]) -> tuple[float, str]:
 def _cells(record: Record, score: Score, unit: tuple[float, str], options: Iterable[str]) -> Cells:
     """Return the cells of a row, with these options and rates in this unit."""
     scale, rate = unit
+    flops_per_s = score["flops_per_s"]
+    bytes_per_s = score["bytes_per_s"]
     known = record.options.items()
     shown = [f"{name} {value}" for name, value in known if name in options and value != ""]
     is_measured = score["peak_kind"] == score["bandwidth_kind"] == "measured"
@@ -207,8 +199,8 @@ def _cells(record: Record, score: Score, unit: tuple[float, str], options: Itera
         "reason": Cell(record.reason or ""),
         "median": Cell(duration(record.median_s), "right"),
         "95% CI": Cell(format_half_width(record.ci95_s, record.median_s), "right", leaves=13),
-        rate: Cell(_scaled(score["flops_per_s"], scale), "right"),
-        "GB/s": Cell(_scaled(score["bytes_per_s"], 1e9), "right", leaves=8),
+        rate: Cell(number(flops_per_s and flops_per_s / scale), "right"),
+        "GB/s": Cell(number(bytes_per_s and bytes_per_s / 1e9), "right", leaves=8),
         "FLOP/B": Cell(number(score["intensity"]), "right", leaves=5),
         "bound": Cell(bound, leaves=12),
         "MFU": Cell(percent(score["mfu"]), "right", leaves=14),
@@ -240,13 +232,15 @@ def table_cells(environment: Environment, records: Iterable[Record]) -> list[Cel
     return rows
 
 
-def _scaled(value: float | None, scale: float) -> str:
-    return number(None if value is None else value / scale)
-
-
 def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) -> None:
     unit = _rate_unit(scored)
-    telling = _telling_options([record for record, _ in scored])
+    names = set().union(*(record.options for record, _ in scored))
+    values = defaultdict(set)
+    for record, _ in scored:
+        for name in names:
+            values[record.op, name].add(str(record.options.get(name)))
+    # The options that differ between the rows of an op, or that some of them lack.
+    telling = {name for (_, name), shown in values.items() if len(shown) > 1}
     rows = [_cells(record, score, unit, telling) for record, score in scored]
     console.print()
     drop_silent(rows, ALWAYS)

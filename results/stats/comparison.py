@@ -3,7 +3,7 @@ correction and the mean of many rows.
 
 Samples i of two interleaved series were taken in succession, so interference is in both. The
 verdict is on the median of the ratios of the pairs. Separate series also differ by the spread
-between measurements, see `results.stats.spread`.
+between measurements, see `results.stats.samples`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from results.stats.samples import (
     MIN_FOR_CORRELATION,
     Z_975,
     Interval,
+    Spread,
     interval_of_median,
     student_t,
 )
-from results.stats.spread import Spread
 
 DEFAULT_MARGIN = 0.01
 """Changes of the time up to this fraction do not matter."""
@@ -124,7 +124,7 @@ class Comparison:
     """Degrees of freedom behind the interval."""
     is_bound: bool = False
     """Whether only a bound of the ratio is known, because other work took time from the samples:
-    the true ratio is `shown_ratio` or further from 1."""
+    the true ratio is the end of the interval nearer to 1, or further from 1."""
 
     @classmethod
     def of(
@@ -177,20 +177,8 @@ class Comparison:
         return compared
 
     @property
-    def shown_ratio(self) -> float:
-        """`ratio`, or the end of the interval nearer to 1 if only a bound is known."""
-        if not self.is_bound:
-            return self.ratio
-        return min(self.ci95) if self.ratio > 1 else max(self.ci95)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the ratio; None if unknown, or if only a bound is known."""
-        return None if self.is_bound or self.ci95 == UNKNOWN else self.ci95
-
-    @property
     def bound(self) -> str:
-        """What to print before `shown_ratio`: `at least `, `at most ` or nothing."""
+        """What to print before the bound: `at least `, `at most ` or nothing."""
         if not self.is_bound:
             return ""
         return "at least " if self.ratio > 1 else "at most "
@@ -371,13 +359,14 @@ def judge_rounds(
             return compared.unsure(f", but {compared.pairs} disturbed rounds are too few")
         if of_half.verdict != compared.verdict:
             return compared.unsure(", but not in each half of the rounds")
-    bound = replace(compared, is_bound=True)
-    word = "longer" if compared.verdict == SLOWER else "shorter"
+    is_slower = compared.verdict == SLOWER
+    shown = min(compared.ci95) if is_slower else max(compared.ci95)
+    word = "longer" if is_slower else "shorter"
     reason = (
-        f"time at least {100 * abs(bound.shown_ratio - 1):.2f} % {word}: beyond the margin of "
+        f"time at least {100 * abs(shown - 1):.2f} % {word}: beyond the margin of "
         f"{100 * margin:g} % in each half of the rounds"
     )
-    return replace(bound, reason=reason)
+    return replace(compared, is_bound=True, reason=reason)
 
 
 def times_longer(compared: Comparison) -> float | None:

@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -107,75 +107,8 @@ def unix_time(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def find_run(
-    name: str, directory: Path | None = None, fits: Callable[[RunSummary], bool] | None = None
-) -> Path:
-    """Return the file of a run.
-
-    `name` is a path; a run id, short id or file name, or a unique start of one; `latest[~N][:OP]`,
-    the newest run, or the N-th before it, that has a record and that `fits` accepts; or a git
-    revision, such as a hash, or a tag or branch of the repository here, of whose runs the newest
-    is found.
-
-    Raises:
-        StoreError: no run matches, or several do.
-    """
-    directory = directory or runs_directory()
-    latest = LATEST_NAME.fullmatch(name)
-    if not latest and (os.sep in name or Path(name).is_file()):
-        if not Path(name).is_file():
-            raise StoreError(f"no run file {name}")
-        return Path(name)
-    runs = list_runs(directory, counts_records=False)
-    if not runs:
-        raise StoreError(f"no run '{name}': no run in {directory} yet")
-    if latest:
-        return _latest(runs, directory, latest, fits)
-    exact = [run for run in runs if name in _names(run)]
-    matches = exact or [run for run in runs if any(known.startswith(name) for known in _names(run))]
-    if len(matches) == 1:
-        return matches[0].path
-    if matches:
-        shown = ", ".join(str(run.path) for run in matches[:MAX_LISTED])
-        raise StoreError(
-            f"'{name}' matches {len(matches)} runs, such as {shown}; use a longer start or a path"
-        )
-    sha = name
-    words = ["git", "rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"]
-    with suppress(OSError, ValueError, subprocess.SubprocessError):  # a tag, branch or HEAD
-        sha = subprocess.check_output(words, text=True, stderr=subprocess.DEVNULL, timeout=5)
-    match = REVISION.fullmatch(sha.strip())
-    if match:
-        revision = re.compile(f"{match[1][:10]}[0-9a-f]*{match[2] or ''}")
-        for run in runs:
-            if run.error is None and (fits is None or fits(run)):
-                content = load_run(run.path)
-                gits = [content.environment.git, *(record.source_git for record in content.records)]
-                if any(revision.fullmatch(revision_text(git) or "") for git in gits):
-                    return run.path
-    raise StoreError(f"no run '{name}' in {directory}; python -m results list shows all")
-
-
 def _names(run: RunSummary) -> tuple[str, ...]:
     return (run.run_id, run.path.stem, run.path.name, run.run_id.rpartition("-")[2])
-
-
-def _latest(
-    runs: list[RunSummary],
-    directory: Path,
-    name: re.Match[str],
-    fits: Callable[[RunSummary], bool] | None,
-) -> Path:
-    readable = [run for run in runs if run.error is None]
-    filled = [run for run in readable if run.records != 0] or readable
-    fitting = (run for run in filled if name[2] in (None, run.op) and (not fits or fits(run)))
-    found = next(islice(fitting, int(name[1] or 0), None), None)
-    if found:
-        return found.path
-    raise StoreError(
-        f"no run in {directory} can be read and has a matching record; python -m results list "
-        f"shows all"
-    )
 
 
 def revision_text(git: Object | None) -> str | None:
@@ -229,7 +162,75 @@ class Selection:
         return replace(run, records=chosen)
 
     def find(self, name: str, directory: Path | None = None) -> Path:
-        return find_run(name, directory, self.fits)
+        """Return the file of a run.
+
+        `name` is a path; a run id, short id or file name, or a unique start of one;
+        `latest[~N][:OP]`, the newest run, or the N-th before it, that has a selected record; or a
+        git revision, such as a hash, or a tag or branch of the repository here, of whose runs the
+        newest is found.
+
+        Raises:
+            StoreError: no run matches, or several do.
+        """
+        directory = directory or runs_directory()
+        latest = LATEST_NAME.fullmatch(name)
+        if not latest and (os.sep in name or Path(name).is_file()):
+            if not Path(name).is_file():
+                raise StoreError(f"no run file {name}")
+            return Path(name)
+        runs = list_runs(directory, counts_records=False)
+        if not runs:
+            raise StoreError(f"no run '{name}': no run in {directory} yet")
+        if latest:
+            return self._latest(runs, directory, latest)
+        exact = [run for run in runs if name in _names(run)]
+        matches = exact or [
+            run for run in runs if any(known.startswith(name) for known in _names(run))
+        ]
+        if len(matches) == 1:
+            return matches[0].path
+        if matches:
+            shown = ", ".join(str(run.path) for run in matches[:MAX_LISTED])
+            raise StoreError(
+                f"'{name}' matches {len(matches)} runs, such as {shown}; use a longer start or a "
+                f"path"
+            )
+        sha = name
+        words = [
+            "git",
+            "rev-parse",
+            "--quiet",
+            "--verify",
+            "--end-of-options",
+            f"{name}^{{commit}}",
+        ]
+        with suppress(OSError, ValueError, subprocess.SubprocessError):  # a tag, branch or HEAD
+            sha = subprocess.check_output(words, text=True, stderr=subprocess.DEVNULL, timeout=5)
+        match = REVISION.fullmatch(sha.strip())
+        if match:
+            revision = re.compile(f"{match[1][:10]}[0-9a-f]*{match[2] or ''}")
+            for run in runs:
+                if run.error is None and self.fits(run):
+                    content = load_run(run.path)
+                    gits = [
+                        content.environment.git,
+                        *(record.source_git for record in content.records),
+                    ]
+                    if any(revision.fullmatch(revision_text(git) or "") for git in gits):
+                        return run.path
+        raise StoreError(f"no run '{name}' in {directory}; python -m results list shows all")
+
+    def _latest(self, runs: list[RunSummary], directory: Path, name: re.Match[str]) -> Path:
+        readable = [run for run in runs if run.error is None]
+        filled = [run for run in readable if run.records != 0] or readable
+        fitting = (run for run in filled if name[2] in (None, run.op) and self.fits(run))
+        found = next(islice(fitting, int(name[1] or 0), None), None)
+        if found:
+            return found.path
+        raise StoreError(
+            f"no run in {directory} can be read and has a matching record; python -m results list "
+            f"shows all"
+        )
 
     def load(self, name: str, directory: Path | None = None) -> Run:
         """Read a run with the selected records; raise StoreError if there are none."""

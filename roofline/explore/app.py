@@ -173,7 +173,7 @@ def take(slider: str) -> None:
 
 
 def show_command(words: Sequence[str], given: Given, *more: str) -> None:
-    options = words_of({key.replace("_", "-"): value for key, value in given.items()})
+    options = words_of(given)
     command = shlex.join(["python", "-m", "roofline", "estimate", *words, *options, *more])
     st.code(command, language=None, wrap_lines=True)
 

@@ -25,7 +25,7 @@ from results.show.picture import (
     titled_figure,
     tone,
     wrapped,
-    write_caption,
+    write_lines,
 )
 from results.show.units import count, number
 from roofline.picture.build import build_scene
@@ -96,8 +96,8 @@ def draw_roofline(
                 )
             _draw(scene, axes)
             return axes.figure.figure
-        text = caption(scene, _marks(scene))
-        foot = CAPTION_ROW * len(wrapped(text, WIDTH, CAPTION_PT))
+        lines = wrapped(caption(scene, _marks(scene)), WIDTH, CAPTION_PT)
+        foot = CAPTION_ROW * len(lines)
         wide = WIDTH - LEFT - RIGHT
         longest = max((len(str(handle.get_label())) for handle in handles), default=0)
         columns = max(1, int(wide * LETTERS_PER_INCH / (longest + 5)))
@@ -117,7 +117,7 @@ def draw_roofline(
                 columnspacing=1.4,
             )
         _draw(scene, axes)
-        write_caption(figure, text, foot + 0.12)
+        write_lines(figure, lines, foot + 0.12, CAPTION_PT)
         return figure
 
 

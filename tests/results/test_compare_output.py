@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from compare_runs import NO_DRIFT, case, refused
+from compare_runs import NO_DRIFT, case
 
 from results.__main__ import main
 from results.compare.comparison import compare, compare_live
@@ -32,14 +32,6 @@ def test_truncated_line_is_a_note_and_invalid_line_exits_with_2(save, measured, 
     out, err = capsys.readouterr()
     assert "1 SAME" in out
     assert f"{after}:4: Object missing required field `provider`\n" in err
-
-
-def test_files_that_are_no_runs_are_refused(save, measured, tmp_path, capsys):
-    good = save("a", measured(seed=1))
-    (tmp_path / "bad.jsonl").write_bytes(b"\0\0\0")
-    assert "is not a readable run file" in refused(capsys, good, str(tmp_path / "bad.jsonl"))
-    assert "no run file" in refused(capsys, good, str(tmp_path / "none.jsonl"))
-    assert "has no record" in refused(capsys, good, save("empty"))
 
 
 def test_the_markdown_starts_with_a_summary_in_one_line(save, measured, capsys):

@@ -21,8 +21,7 @@ from results.stats.comparison import (
     side_of,
     with_holm,
 )
-from results.stats.samples import Interval
-from results.stats.spread import given_spread
+from results.stats.samples import Interval, given_spread
 
 TRIALS = 1000
 

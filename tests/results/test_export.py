@@ -6,9 +6,7 @@ import json
 import os
 import re
 import stat
-import sys
 
-import pandas as pd
 import pytest
 
 from results.show.grid import Cell, Table, csv_text, markdown_text
@@ -17,7 +15,6 @@ from results.show.rows import (
     TELEMETRY_NUMBERS,
     document,
     flat_rows,
-    parquet_bytes,
     to_frame,
 )
 from results.show.table import table_of_run
@@ -195,28 +192,10 @@ def test_the_frame_has_a_row_for_each_record_and_its_samples(run):
     assert (list(empty.columns), len(empty)) == ([*COLUMNS, "samples_s"], 0)
 
 
-def test_parquet_reads_back_as_the_frame(run):
-    read = pd.read_parquet(io.BytesIO(parquet_bytes(run)))
-    frame = to_frame(run)
-    assert list(read.columns) == list(frame.columns)
-    assert read.samples_s[0].tolist() == list(run.records[0].samples_s)
-    pd.testing.assert_frame_equal(
-        read.drop(columns="samples_s"), frame.drop(columns="samples_s"), check_dtype=False
-    )
-
-
-def test_parquet_takes_columns_of_mixed_values(make_environment, make_record, tmp_path):
-    records = tuple(make_record(options={"x": value}) for value in (1, "two", True))
-    read = pd.read_parquet(io.BytesIO(parquet_bytes(Run(tmp_path, make_environment(), records))))
-    assert read.option_x.tolist() == ["1", "two", "True"]
-
-
-@pytest.mark.parametrize("value", [None, 3])
+@pytest.mark.parametrize("value", [None, 3, 0.5])
 def test_a_known_column_has_one_type_whatever_it_holds(
     make_environment, make_skipped, make_record, tmp_path, value
 ):
-    import pyarrow.parquet as pq
-
     keys = (*TELEMETRY_NUMBERS, "cgroup_throttled_periods")
     whole = None if value is None else 7
     telemetry = dict.fromkeys(keys, value) | {"cgroup_throttled_periods": whole}
@@ -224,12 +203,13 @@ def test_a_known_column_has_one_type_whatever_it_holds(
         make_skipped(telemetry=telemetry, flops=whole),
         make_record(telemetry=dict.fromkeys(keys), flops=None),
     )
-    schema = pq.read_schema(io.BytesIO(parquet_bytes(Run(tmp_path, make_environment(), records))))
-    types = {name: str(schema.field(name).type).removeprefix("large_") for name in schema.names}
-    assert {types[f"telemetry_{key}"] for key in TELEMETRY_NUMBERS} == {"double"}
-    assert types["telemetry_cgroup_throttled_periods"] == "int64"
-    found = [types[name] for name in ("flops", "warm_median_s", "flag_reasons", "settled")]
-    assert found == ["int64", "double", "string", "bool"]
+    types = to_frame(Run(tmp_path, make_environment(), records)).dtypes.astype(str)
+    assert {types[f"telemetry_{key}"] for key in TELEMETRY_NUMBERS} == {"float64"}
+    assert types["telemetry_cgroup_throttled_periods"] == "Int64"
+    assert {types[name] for name in ("flops", "samples", "copies", "shape_m")} == {"Int64"}
+    assert {types[name] for name in ("median_s", "mfu", "host_latency_s")} == {"float64"}
+    assert {types[name] for name in ("reason", "bound", "flags", "fill", "excess")} == {"string"}
+    assert {types[name] for name in ("converged", "settled")} == {"boolean"}
 
 
 def test_a_csv_cell_is_no_formula_of_a_spreadsheet(make_environment, make_record):
@@ -252,12 +232,6 @@ def test_why_telemetry_is_missing_is_left_to_json(make_environment, make_record)
         False,
         True,
     )
-
-
-def test_parquet_without_pyarrow_is_one_clear_line(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(StoreError, match="parquet requires pyarrow"):
-        parquet_bytes(run)
 
 
 def test_an_export_replaces_the_old_one_and_leaves_nothing_else(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from results.__main__ import main
 from results.store.runfile import RunWriter, load_run
-from results.store.runs import find_run
+from results.store.runs import EVERYTHING
 from tests.bench.process_checks import usual_signals
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,7 +143,6 @@ def test_ceilings_of_no_use_make_a_run_unreadable(saved, error_of, hardware):
         ),
         ("export latest --format csv -o no-folder/", "--output no-folder/ names a directory"),
         ("export latest --format csv -o ", "--output is empty"),
-        ("export latest --format parquet", "--format parquet requires --output PATH"),
         ("export latest --format csv -o /", "--output / names a directory"),
         ("export latest --format csv -o /tmp", "cannot write /tmp: Is a directory"),
         ("export latest --format csv -o /proc/x", "cannot write /proc/x: "),
@@ -350,7 +349,7 @@ def test_a_run_that_is_still_being_measured_is_said_to_be(make_environment, make
 
 def test_a_run_that_ended_without_a_record_is_named(make_environment, capsys):
     RunWriter.create(make_environment(), "matmul").close()
-    path = find_run("latest")
+    path = EVERYTHING.find("latest")
     assert said(capsys, "export", "latest", "--format", "csv") == (
         0,
         f"note: {path} has no record\n",

@@ -3,7 +3,6 @@ again.
 """
 
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +13,7 @@ import pytest
 from results.record import RecordError
 from results.store import runfile as store
 from results.store.runfile import RunWriter, StoreError, load_run, runs_directory
-from results.store.runs import find_run, list_runs
+from results.store.runs import EVERYTHING, list_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -229,7 +228,7 @@ def three(make_environment):
     ],
 )
 def test_a_run_is_found_by_any_of_its_names(three, name, index):
-    assert find_run(name) == three[index]
+    assert EVERYTHING.find(name) == three[index]
 
 
 def test_a_revision_is_that_of_the_measured_kernel_too(make_environment, make_record):
@@ -241,8 +240,8 @@ def test_a_revision_is_that_of_the_measured_kernel_too(make_environment, make_re
         with path.open("ab") as file:
             file.write(store.encode_line(make_record(provider="a.py:f", source_git=git)))
         sides.append(path)
-    assert find_run("beefbeef") == sides[0]
-    assert find_run("beefbeefbe-dirty") == sides[1]
+    assert EVERYTHING.find("beefbeef") == sides[0]
+    assert EVERYTHING.find("beefbeefbe-dirty") == sides[1]
 
 
 def test_a_tag_or_branch_of_the_repository_here_names_a_revision(
@@ -262,25 +261,25 @@ def test_a_tag_or_branch_of_the_repository_here_names_a_revision(
         paths.append(save(make_environment, run_id, git={"sha": sha, "dirty": False}))
     monkeypatch.chdir(repository)
     names = ["v0.0", "old", "HEAD~1", "v0.1", "new", "HEAD"]
-    assert [paths.index(find_run(name)) for name in names] == [0, 0, 0, 1, 1, 1]
+    assert [paths.index(EVERYTHING.find(name)) for name in names] == [0, 0, 0, 1, 1, 1]
     with pytest.raises(StoreError, match=r"no run 'v0\.2'"):
-        find_run("v0.2")
+        EVERYTHING.find("v0.2")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreError, match=r"no run 'v0\.1'"):
-        find_run("v0.1")
+        EVERYTHING.find("v0.1")
 
 
 def test_a_run_is_found_by_its_path_wherever_it_is(three, tmp_path, monkeypatch):
     moved = three[0].rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
-    assert find_run(str(moved)) == moved
-    assert find_run("moved") == Path("moved")
+    assert EVERYTHING.find(str(moved)) == moved
+    assert EVERYTHING.find("moved") == Path("moved")
 
 
 def test_a_run_is_found_in_another_directory(three, runs, tmp_path, monkeypatch):
     monkeypatch.setenv("ROOFMARK_RUNS", str(tmp_path / "elsewhere"))
-    assert find_run("latest", runs) == three[2]
-    assert find_run("aaaa", runs / "h100-sxm") == three[0]
+    assert EVERYTHING.find("latest", runs) == three[2]
+    assert EVERYTHING.find("aaaa", runs / "h100-sxm") == three[0]
 
 
 @pytest.mark.parametrize(
@@ -303,29 +302,19 @@ def test_a_run_is_found_in_another_directory(three, runs, tmp_path, monkeypatch)
 )
 def test_a_name_of_none_or_several_runs_says_what_there_is(three, name, message):
     with pytest.raises(StoreError, match=message):
-        find_run(name)
+        EVERYTHING.find(name)
 
 
 def test_a_whole_name_wins_over_a_longer_one_that_begins_with_it(three, make_environment):
     save(make_environment, f"{FIRST}9")
-    assert find_run(FIRST) == three[0]
-    assert find_run("aaaa000001") == three[0]
-
-
-def test_one_run_copied_to_two_places_is_told_apart_by_path(three):
-    copy = three[0].with_name("copy.jsonl")
-    copy.write_bytes(three[0].read_bytes())
-    with pytest.raises(
-        StoreError,
-        match=rf"matches 2 runs, such as {re.escape(str(three[0]))}, {re.escape(str(copy))}",
-    ):
-        find_run(FIRST)
+    assert EVERYTHING.find(FIRST) == three[0]
+    assert EVERYTHING.find("aaaa000001") == three[0]
 
 
 @pytest.mark.parametrize("name", ["latest", "2026"])
 def test_where_there_is_no_run_the_message_says_so(name, runs):
     with pytest.raises(StoreError, match=f"no run in {runs} yet"):
-        find_run(name)
+        EVERYTHING.find(name)
 
 
 def test_runs_are_listed_from_the_newest(three, make_record):
@@ -347,7 +336,7 @@ def test_runs_are_listed_from_the_newest(three, make_record):
 
 def test_a_renamed_run_is_the_newest_all_the_same(three):
     renamed = three[2].rename(three[0].with_name("the best one.jsonl"))
-    assert find_run("latest") == renamed
+    assert EVERYTHING.find("latest") == renamed
 
 
 @pytest.mark.parametrize(
@@ -355,11 +344,11 @@ def test_a_renamed_run_is_the_newest_all_the_same(three):
 )
 def test_a_newest_file_that_cannot_be_read_is_passed_over(three, damage):
     three[2].write_bytes(damage)
-    assert find_run("latest") == three[1]
+    assert EVERYTHING.find("latest") == three[1]
     for path in three[:2]:
         path.unlink()
     with pytest.raises(StoreError, match=r"no run in .* can be read.*python -m results list"):
-        find_run("latest")
+        EVERYTHING.find("latest")
 
 
 def test_a_broken_file_is_listed_as_broken_and_hides_nothing(three, runs):
@@ -372,4 +361,4 @@ def test_a_broken_file_is_listed_as_broken_and_hides_nothing(three, runs):
     assert "not JSON" in broken["20261120T000000Z-matmul-cccc.jsonl"]
     assert "No such file" in broken["dangling.jsonl"]
     assert len(listed) == 5
-    assert find_run("latest") == three[2]
+    assert EVERYTHING.find("latest") == three[2]

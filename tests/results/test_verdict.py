@@ -4,7 +4,6 @@ words.
 
 import math
 from collections import Counter
-from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -128,11 +127,6 @@ def test_smallest_detectable_change_is_detected_but_not_a_third(machine):
     assert verdicts(slowdown=1 + percent / 300, **machine)[SLOWER] <= 0.2 * TRIALS
 
 
-def test_series_without_noise_show_any_change_beyond_the_margin():
-    assert smallest_detectable_change([0.5] * 10, [0.5] * 10, margin=0.01) == pytest.approx(1.0)
-    assert smallest_detectable_change([0.5] * 10, [0.5] * 10, margin=0.05) == pytest.approx(5.0)
-
-
 @pytest.mark.parametrize(
     ("ratio", "verdict", "reason"),
     [
@@ -220,11 +214,7 @@ def test_a_verdict_has_at_most_one_percent_of_chance(p_value, verdict):
         assert [found.verdict for found in with_holm([row])] == [name]
 
 
-def test_a_comparison_of_unknown_origin_claims_nothing():
-    row = Comparison(1.5, (1.4, 1.6), SLOWER, "", 50, 0.01)
-    assert (row.p_value, row.drift, row.degrees) == (1.0, 0.0, 1.0)
-    assert Comparison.of(Interval(0.001, 0.0, 0.002, 20), 50, 0.01).p_value == 1.0
-    assert Comparison.of(Interval(0.0, -0.1, 0.1, 20), 50, 0.01).drift == 0.0
+def test_the_interval_of_a_hopeless_comparison_is_finite():
     assert Comparison.of(Interval(0.0, -900.0, 900.0, 20), 50, 0.01).ci95 == (0.0, math.exp(700))
 
 
@@ -249,22 +239,6 @@ def test_fewer_than_15_pairs_show_no_correlation_and_get_no_verdict(count, ratio
     assert ("14 pairs are too few to estimate their correlation" in found.reason) is (
         verdict == UNSURE
     )
-
-
-@pytest.mark.parametrize(
-    ("center", "reason"),
-    [
-        (1.0, "time -3.00 % to +3.00 %: wider than the margin of 1 %, possibly no difference"),
-        (1.04, "time +0.88 % to +7.12 %: different, but possibly within the margin of 1 %"),
-        (1 / 1.04, "time -6.73 % to -0.96 %: different, but possibly within the margin of 1 %"),
-    ],
-)
-def test_unsure_says_why(center, reason):
-    # With half of them at either end, the interval reaches from end to end.
-    ratios = np.random.default_rng(1).permutation([0.97] * 30 + [1.0] + [1.03] * 30).tolist()
-    found = compare_pairs([1.0] * 61, [center * ratio for ratio in ratios], margin=0.01)
-    assert found.verdict == UNSURE
-    assert found.reason == f"{reason}; more samples may decide"
 
 
 @pytest.mark.parametrize("pairs", range(1, MIN_PAIRS))
@@ -315,11 +289,6 @@ def test_rounds_are_too_few_if_their_interval_needs_more(seed, is_too_few):
     )
 
 
-def test_series_of_pairs_have_one_length():
-    with pytest.raises(ValueError, match="zip"):
-        compare_pairs([1.0] * 20, [1.0] * 21)
-
-
 def test_contradicting_rounds_raise_the_p_value_of_a_narrow_interval():
     """Three quarters of the rounds agree to a hair, and the others find nothing."""
     most = np.random.default_rng(0).permutation([1.03] * 44 + [1.0] * 16).tolist()
@@ -346,28 +315,19 @@ def test_disturbed_rounds_bound_a_difference_that_both_halves_show(ratios, verdi
     assert judge_rounds([1.0] * len(ratios), ratios, 0.01).verdict != UNSURE
     found = judge_rounds([1.0] * len(ratios), ratios, 0.01, is_disturbed=True)
     assert found.verdict == verdict
-    assert found.shown_ratio == pytest.approx(ratio)
+    assert found.ratio == pytest.approx(ratio)
     assert reason in found.reason
     assert found.is_bound == (verdict != UNSURE)
 
 
-def test_a_row_that_another_rule_makes_unsure_has_its_measured_ratio():
-    ratios = [1.2, 1.3] * 40
-    bound = judge_rounds([1.0] * 80, ratios, 0.01, is_disturbed=True)
-    found = bound.unsure(", but possibly by chance")
-    assert (bound.is_bound, found.is_bound, found.bound) == (True, False, "")
-    assert found.shown_ratio == judge_rounds([1.0] * 80, ratios, 0.01).ratio > bound.shown_ratio
-
-
 def test_the_bound_of_disturbed_rounds_is_the_end_nearer_to_1():
     ratios = [1.2, 1.3] * 40
-    low, high = judge_rounds([1.0] * 80, ratios, 0.01).ci95
-    assert low < high
     slower = judge_rounds([1.0] * 80, ratios, 0.01, is_disturbed=True)
     faster = judge_rounds(ratios, [1.0] * 80, 0.01, is_disturbed=True)
-    assert (slower.bound, slower.shown_ratio) == ("at least ", pytest.approx(low))
-    assert (faster.bound, faster.shown_ratio) == ("at most ", pytest.approx(1 / low))
-    assert slower.interval is None
-    measured = judge_rounds([1.0] * 80, ratios, 0.01)
-    assert (measured.bound, measured.interval) == ("", (low, high))
-    assert replace(measured, ci95=(0.0, math.inf)).interval is None  # no noise would be that large
+    assert (slower.bound, faster.bound) == ("at least ", "at most ")
+    low, high = slower.ci95
+    assert low < high
+    assert f"time at least {100 * (low - 1):.2f} % longer" in slower.reason
+    assert f"time at least {100 * (1 - 1 / low):.2f} % shorter" in faster.reason
+    unsure = slower.unsure(", but possibly by chance")
+    assert (unsure.is_bound, unsure.bound) == (False, "")

@@ -35,7 +35,7 @@ class Concept(NamedTuple):
 
 CONCEPTS = {
     "statistics": Concept(
-        {f"results/stats/{name}.py": "" for name in ("comparison", "samples", "spread")},
+        {f"results/stats/{name}.py": "" for name in ("comparison", "samples")},
         [
             "tests/results/test_reference_values.py",
             "tests/results/test_verdict.py",
@@ -50,8 +50,8 @@ CONCEPTS = {
     "verdicts": Concept(
         {
             "results/compare/comparison.py": (
-                "cycles_verdict compare compare_live compare_apart _compare_interleaved with_flags "
-                "_may_wait"
+                "cycles_verdict compare compare_live compare_apart _compare_interleaved "
+                "with_flags _may_wait"
             ),
             "results/compare/earlier.py": ("code_of is_same_code SavedRuns"),
             "results/compare/output.py": "exit_code",
@@ -133,7 +133,7 @@ EQUIVALENT = [
         ">= 0",
         "a center of 0 is within every margin, which is decided next",
     ),
-    ("results/stats/spread.py", "CERTAIN = 1e9", "1e9", "2000000000.0", "normal, as 1e9 is"),
+    (SAMPLES, "CERTAIN = 1e9", "1e9", "2000000000.0", "normal, as 1e9 is"),
     (COMPARISON, FASTEST, "(ratio > 1)", "(ratio >= 1)", NEAR_1),
     (COMPARISON, FASTEST, "(ratio > 1)", "(ratio > 2)", NEAR_1),
     (COMPARISON, FASTEST, "compared.ratio > 1", "compared.ratio >= 1", NEAR_1),
