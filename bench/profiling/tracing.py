@@ -145,12 +145,7 @@ class Event:
     """Whether its own time is overhead of tagging."""
 
 
-def host_events(document: Mapping[str, Any], set_owner: Callable[[Event], None]) -> list[Event]:
-    """Return the host events by start.
-
-    `set_owner` is given each event with the owner, the module and the phase of the event around it,
-    and replaces what differs.
-    """
+def host_events(document: Mapping[str, Any]) -> list[Event]:
     events = []
     for event in document["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in (*ON_HOST, PYTHON):
@@ -158,6 +153,15 @@ def host_events(document: Mapping[str, Any], set_owner: Callable[[Event], None])
             begin, end = span_of(event)
             args = event.get("args", {})
             events.append(Event(event["name"], begin, end, thread, event["cat"], args))
+    return events
+
+
+def nest(events: list[Event], set_owner: Callable[[Event], None]) -> None:
+    """Sort host events by start, and give each its own time and what it belongs to.
+
+    `set_owner` is given each event with the owner, the module and the phase of the event around it,
+    and replaces what differs.
+    """
     events.sort(key=lambda event: (event.begin, -event.end))
     open_events: dict[Any, list[Event]] = {}
     for event in events:
@@ -182,7 +186,6 @@ def host_events(document: Mapping[str, Any], set_owner: Callable[[Event], None])
                 if outer.first is not None:
                     break  # so have all around it
                 outer.first = event.owner
-    return events
 
 
 def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
@@ -201,7 +204,8 @@ def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
             known = breakdown.operations[int(index) :][:1]
             event.owner = known[0] if known and known[0].op == name else None
 
-    events = host_events(document, set_tagged)
+    events = host_events(document)
+    nest(events, set_tagged)
     kernels = kernels_of(document)
     expected_ns = median(breakdown.samples_s) * 1e9
     steps = []
