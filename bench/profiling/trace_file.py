@@ -55,6 +55,7 @@ from bench.profiling.tracing import (
     host_events,
     nest,
 )
+from results.record import Object
 from roofline.gpu_table import gpus_named
 
 DTYPES = {
@@ -209,7 +210,7 @@ def content_of(path: Path, max_bytes: int) -> bytearray:
     return content
 
 
-def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
+def load(content: bytes | bytearray, gpu: int | None = None) -> Object:
     """Return a trace with the events that are needed: those of the host, and of one GPU."""
     try:
         document = msgspec.json.decode(content, type=TraceDocument | list[TraceEvent])
@@ -248,7 +249,7 @@ def gpu_numbers(events: Events) -> set[Any]:
     return {event["args"].get("device") for event in events if event["cat"] in ON_GPU}
 
 
-def gpu_of(document: Mapping[str, Any]) -> Device | None:
+def gpu_of(document: Object) -> Device | None:
     """Return the GPU of the kernels in a trace, as the trace describes it; None if there are no
     kernels.
     """

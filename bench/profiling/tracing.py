@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -26,7 +26,7 @@ from bench.profiling.operation import MODULE, STEP, TAG, Breakdown, Operation
 from bench.profiling.records import records_of, step_of, work_records
 from bench.profiling.step import ProfiledStep, Tags, account, compiled, state_kept
 from bench.profiling.target import Target, guarded_call
-from results.record import Record, StepTotals
+from results.record import Object, Record, StepTotals
 from results.show.category import is_communication
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def timed(
     return breakdown
 
 
-def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mapping[str, Any]:
+def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Object:
     prepare_profiler()
     tags = Tags(step)
     activities = [ProfilerActivity.CPU]
@@ -119,7 +119,7 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mappin
                 shutil.copyfile(path, keep)
             except OSError as error:
                 raise UsageError(f"cannot write '{keep}': {error.strerror or error}") from None
-        document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        document: Object = json.loads(path.read_text(encoding="utf-8"))
         return document
 
 
@@ -132,7 +132,7 @@ class Event:
     end: int
     thread: Any
     category: str
-    args: Mapping[str, Any]
+    args: Object
     own: int = 0
     """Time outside of nested events."""
     module: str = ""
@@ -145,7 +145,7 @@ class Event:
     """Whether its own time is overhead of tagging."""
 
 
-def host_events(document: Mapping[str, Any]) -> list[Event]:
+def host_events(document: Object) -> list[Event]:
     events = []
     for event in document["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in (*ON_HOST, PYTHON):
@@ -188,7 +188,7 @@ def nest(events: list[Event], set_owner: Callable[[Event], None]) -> None:
                 outer.first = event.owner
 
 
-def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
+def divide(breakdown: Breakdown, document: Object) -> None:
     """Attribute the time of the recorded step whose duration is nearest to that without a
     profiler.
     """
