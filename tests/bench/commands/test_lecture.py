@@ -147,15 +147,6 @@ def test_each_section_has_prose_a_formula_and_a_command():
         assert blocks[2][1].startswith("python -m ")
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_figures_are_of_known_rows_and_absent_without_them(name):
-    (claim,) = [claim for claim in CLAIMS if claim["claim"] == name]
-    _, rows = FIGURES[name]
-    assert set(rows) <= measured.ROWS.keys()
-    assert measured.needed([name], is_quick=False)
-    assert measured.statement(claim, {}, measured.SIZES["cpu"])["measured"] is None
-
-
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
 @pytest.mark.parametrize("name", CODE)
 def test_a_command_prints_what_its_statement_shows(name, capsys):

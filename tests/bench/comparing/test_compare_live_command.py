@@ -219,31 +219,6 @@ def test_nothing_is_compared_if_the_baseline_fails(capsys, provide, baseline, co
     assert "torch" in err
 
 
-@pytest.mark.exhaustive
-def test_paired_samples_are_saved_in_order(capsys, runs, provide):
-    provide(torch=same, torch_compile=same)
-    document(capsys, "--provider", "torch,torch-compile", "--margin", "90%", "--seed", "3")
-    (saved,) = commands.run_files(runs)
-    records, settings = load_run(saved).records, load_run(saved).environment.settings
-    assert [settings[name] for name in ("baseline", "margin", "rounds", "seed")] == [
-        "torch",
-        0.9,
-        25,
-        3,
-    ]
-    assert [record.provider for record in records] == ["torch", "torch-compile"]
-    for record in records:
-        assert (record.status, len(record.samples_s)) == ("ok", 25)
-        assert set(record.verified) == {"before", "after"}
-        pairing = record.details
-        assert (pairing.rounds, pairing.samples_per_round, pairing.is_fixed) == (25, 1, True)
-        assert pairing.names == ("torch", "torch-compile")
-    assert len({record.launches_per_sample for record in records}) == 1
-    code, out, _ = commands.show(saved)
-    assert code == 0
-    assert "torch-compile" in out
-
-
 def test_ctrl_c_keeps_the_finished_cases(capsys, runs, provide, monkeypatch):
     provide(torch=same, torch_compile=slow)
     measure_case, seen = interleave.interleave, []
