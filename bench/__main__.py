@@ -182,12 +182,14 @@ def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
             listing = commands.add_parser(name, help=summary)
             if name == "list":
                 add(listing, parameters(Settings), ["format"])
-                listing.set_defaults(run=lambda args, *_: print_list(found, args.format))
+                listing.set_defaults(
+                    run=lambda args, *_: print_list(found, args.format), prog=listing.prog
+                )
             continue
         module = import_module(f"bench.commands.{MODULES.get(name, name)}")
         epilog = getattr(module, "EPILOG", None)
         command = commands.add_parser(name, description=module.DESCRIPTION, epilog=epilog)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, prog=command.prog)
         if name == "compare":
             named = [
                 family
@@ -197,8 +199,6 @@ def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
             module.add_options(command, found.families if HELP.isdisjoint(words) else named)
         else:
             module.add_options(command)
-    for subcommand in commands.choices.values():
-        subcommand.set_defaults(prog=subcommand.prog)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
@@ -37,7 +37,7 @@ from bench.harness.op import ShapeError, parse_size
 from bench.harness.op_file import modules_sha256
 from bench.harness.settings import Argv, Settings
 from bench.ranks.launcher import end_with_launcher, open_store, rank_here
-from results.record import Environment, Record
+from results.record import Environment, Object, Record
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.options import HOW, Names, given, parameters
 from results.show.table import print_header, table_of_run
@@ -212,11 +212,11 @@ def collect(args: argparse.Namespace, argv: Argv) -> int:
     return run.conclude(table)
 
 
-def summary(run: Run, group: Group) -> dict[str, Any]:
+def summary(run: Run, group: Group) -> Object:
     """Return the object that `--format json` prints: bytes, seconds and bytes/s."""
     rows = []
     for record in run.records:
-        row: dict[str, Any] = {"op": record.op, "bytes": record.shape["bytes"]}
+        row: Object = {"op": record.op, "bytes": record.shape["bytes"]}
         row |= {"status": record.status, "reason": record.reason}
         if record.status == "ok":
             row["median_s"] = median(round_s(record))
@@ -241,7 +241,7 @@ def summary(run: Run, group: Group) -> dict[str, Any]:
     }
 
 
-def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
+def render(run: Run, found: Object, console: Console) -> None:
     print_header(run.environment, run.records, console)
     print_lines(console, f"\n{found['ranks']} ranks, {found['backend']}, {found['dtype']}\n")
     rows = found["rows"]

@@ -43,13 +43,14 @@ def shown(tmp_path_factory):
 
 @pytest.mark.exhaustive
 def test_a_notebook_shows_tables_and_pictures_and_nothing_else(shown):
-    imports, *results, plot, drawn = (
+    imports, *tables, record, plot, drawn = (
         [output for output in outputs if "data" in output] for outputs in shown
     )
     assert imports == []
-    for (result,) in results:
+    for (result,) in tables:
         assert "<table>" in result["data"]["text/html"]
         assert "\x1b" not in result["data"]["text/html"]
+    assert "relu 64x64 fp32" in record[0]["data"]["text/html"]
     assert plot[0]["data"]["image/png"]
     assert drawn[0]["data"]["image/png"]
     assert not [

@@ -253,6 +253,9 @@ class Function:
     setup: Inputs | None = None
     """As `inputs`, but called again before each sample."""
     make: Inputs | None = field(init=False)
+    made_again: Inputs | None = field(init=False)
+    """Makes other positional arguments; None if there is no function for it."""
+    is_renewed: bool = field(init=False)
     blank: Record = field(init=False)
 
     def __post_init__(self) -> None:
@@ -260,6 +263,8 @@ class Function:
         if self.setup is not None and (self.inputs is not None or self.in_place):
             raise UsageError("setup= makes the inputs; remove inputs= and in_place=")
         self.make = self.inputs or self.setup
+        self.made_again = self.first_set if self.make else None
+        self.is_renewed = self.in_place or self.setup is not None
         dtype = "" if self.dtype is None else dtype_named(str(self.dtype))
         if dtype and dtype not in DTYPES:
             raise UsageError(
@@ -375,15 +380,6 @@ class Function:
                     "function, such as lambda: f(x)"
                 )
         return call
-
-    @property
-    def is_renewed(self) -> bool:
-        return self.in_place or self.setup is not None
-
-    @property
-    def made_again(self) -> Inputs | None:
-        """Makes other positional arguments; None if there is no function for it."""
-        return self.first_set if self.make else None
 
     def renewal(self, sets: Sequence[Any], first: Any) -> Callable[[], None] | None:
         """Return what renews all sets before each sample; None: nothing does."""

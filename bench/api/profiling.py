@@ -19,7 +19,7 @@ from bench.profiling.records import main_dtype, product_dtypes
 from bench.profiling.step import ProfiledStep, counted
 from bench.profiling.target import target_of
 from bench.profiling.tracing import profiled
-from results.record import Record
+from results.record import Object, Record
 from results.show.profile import render, totals_of
 from results.show.rows import document
 from results.store.runfile import runs_directory
@@ -42,7 +42,7 @@ class Profile(Records):
     op = "profile"
 
     @property
-    def totals(self) -> dict[str, Any]:
+    def totals(self) -> Object:
         """Totals of the step, see `results.show.profile.Totals`; empty if nothing was timed."""
         totals = totals_of(self.environment, self)
         return totals.to_dict() if totals else {}

@@ -63,15 +63,12 @@ class JudgedRecord(Record):
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __repr__(self) -> str:
+        words = (self.op, self.case.strip("-"), self.dtype, self.provider.replace("function", ""))
         lines = [f"  {name:<9} {text}" for name, text in self._facts()]
-        return "\n".join(map(printable, [self._title(), *lines]))
+        return "\n".join(map(printable, [" ".join(filter(None, words)), *lines]))
 
     def _repr_html_(self) -> str:
         return html_of(lambda page: print_lines(page, *repr(self).splitlines()))
-
-    def _title(self) -> str:
-        words = (self.op, self.case.strip("-"), self.dtype, self.provider.replace("function", ""))
-        return " ".join(word for word in words if word)
 
     def _facts(self) -> list[tuple[str, str]]:
         facts = []

@@ -10,8 +10,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.op import Families
-from bench.harness.settings import Argv
 from results.show.grid import Cell, print_cells
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import Parser, as_typed, drawn, print_out
@@ -60,7 +58,7 @@ def add_options(parser: Parser) -> None:
     )
 
 
-def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
+def run(args: argparse.Namespace, *_: object) -> int:
     print_out(as_typed("\n".join(answer(" ".join(args.words))) + "\n"))
     return 0
 

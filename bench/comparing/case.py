@@ -9,13 +9,17 @@ from functools import partial
 from typing import Any, NoReturn
 
 from bench.comparing.contender import Within
+from bench.harness.data.agreement import Fn
 from bench.harness.data.torch_settings import settings_kept
 from bench.harness.measure.flags import Flag, of_settings
 from bench.harness.op import UsageError
 from bench.harness.settings import Settings
 from bench.harness.timing import protocol
 from bench.profiling.target import guarded_call
-from results.record import Record
+from results.record import Object, Record
+
+Functions = dict[str, Fn]
+"""Functions by name, the baseline first."""
 
 
 @dataclass(kw_only=True)
@@ -39,7 +43,7 @@ class Case(ABC):
     """The context of the turns of a function."""
 
     @abstractmethod
-    def functions(self, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    def functions(self, names: Sequence[str]) -> Functions:
         """Return the named functions, the baseline first, as `loaded` does."""
 
     @abstractmethod
@@ -50,13 +54,11 @@ class Case(ABC):
         """Return the records of the case, judged with those of earlier cases."""
         return records
 
-    def work(self, arguments: Sequence[Any]) -> dict[str, Any]:
+    def work(self, arguments: Sequence[Any]) -> Object:
         """Return declared FLOPs and bytes of a call."""
         return {}
 
-    def loaded(
-        self, names: Sequence[str], load: Callable[[str], Any]
-    ) -> dict[str, Callable[..., Any]]:
+    def loaded(self, names: Sequence[str], load: Callable[[str], Any]) -> Functions:
         """Return what `load` returns for each name, the baseline first; it may run a user's code.
 
         A function that cannot be loaded raises why when it is called. Settings of torch that

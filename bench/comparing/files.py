@@ -16,17 +16,19 @@ Source: KernelBench, src/kernelbench/eval.py, `eval_kernel_against_ref`, at comm
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bench.comparing.case import Case
+from bench.comparing.case import Case, Functions
+from bench.harness.data.agreement import Fn
 from bench.harness.data.inputs import Filler, torch_dtype
 from bench.harness.device.device import detect
 from bench.harness.op import UsageError
 from bench.harness.providers.user_kernel import find
 from bench.profiling.target import moved
+from results.record import Object
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -51,7 +53,7 @@ class FileCase(Case):
     first: Module | None = None
     """The module of the first class."""
 
-    def functions(self, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    def functions(self, names: Sequence[str]) -> Functions:
         """Return the functions, the baseline first, as `loaded` does."""
         found = self.loaded(names, self._imported)
         functions = self.loaded(names, lambda name: self._built(found[name]))
@@ -83,7 +85,7 @@ class FileCase(Case):
         fill = Filler(self.settings.fill, self.dtype, detect(self.device), self.settings.seed)
         return tuple(fill(*shape) for shape in shapes)
 
-    def work(self, arguments: Sequence[Any]) -> dict[str, Any]:
+    def work(self, arguments: Sequence[Any]) -> Object:
         """Return the FLOPs and bytes of a call that the files declare."""
         work = {}
         flops = self.defined("FLOPS")
@@ -94,7 +96,7 @@ class FileCase(Case):
             work["bytes_read"], work["bytes_written"] = moved(*arguments)
         return work
 
-    def defined(self, name: str) -> Callable[..., Any] | None:
+    def defined(self, name: str) -> Fn | None:
         """Return the function of this name in the first file that has one."""
         return next((vars(each)[name] for each in self.modules if name in vars(each)), None)
 
@@ -104,7 +106,7 @@ class FileCase(Case):
         self.modules.append(module)
         return getattr(module, source.function)
 
-    def _built(self, function: Any) -> Callable[..., Any]:
+    def _built(self, function: Any) -> Fn:
         """Return what is called: the module if `function` is the class of one."""
         import torch
 
@@ -126,7 +128,7 @@ class FileCase(Case):
         return module
 
 
-def required_of(function: Callable[..., Any]) -> int:
+def required_of(function: Fn) -> int:
     """Return the number of positional parameters without a default."""
     known = inspect.signature(function).parameters.values()
     return sum(each.kind in POSITIONAL and each.default is each.empty for each in known)

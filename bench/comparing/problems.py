@@ -11,7 +11,7 @@ and tolerances are not read: results are checked as those of all functions that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from bench.comparing.case import Case
+from bench.comparing.case import Case, Functions
+from bench.harness.data.agreement import Fn
 from bench.harness.op import UsageError
 from bench.harness.op_file import import_file
+from results.record import Object
 
 if TYPE_CHECKING:
     import torch
@@ -163,7 +165,7 @@ class Problem(Case):
                 raise UsageError(f"the workload has no axis {name}")
         return values
 
-    def work(self, arguments: Sequence[Any]) -> dict[str, Any]:
+    def work(self, arguments: Sequence[Any]) -> Object:
         """Return the bytes of inputs and outputs; numbers have none."""
         sizes = [getattr(x, "nbytes", 0) for x in arguments]
         count = len(self.definition.inputs)
@@ -180,12 +182,12 @@ class Problem(Case):
             arguments.append(torch.full(self._shape(spec), empty, device=self.device).to(dtype))
         return tuple(arguments)
 
-    def functions(self, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    def functions(self, names: Sequence[str]) -> Functions:
         """Return the functions, the baseline first, as `loaded` does."""
         self.make = self.arguments
         return self.loaded(names, self._function)
 
-    def _function(self, name: str) -> Callable[..., Any]:
+    def _function(self, name: str) -> Fn:
         """Return a function that takes `arguments` and returns the outputs.
 
         Raises:
@@ -215,7 +217,7 @@ class Problem(Case):
         path.write_text(file.content, encoding="utf-8")
         return path
 
-    def _outputs(self, run: Callable[..., Any], is_written: bool, *arguments: Any) -> Sequence[Any]:
+    def _outputs(self, run: Fn, is_written: bool, *arguments: Any) -> Sequence[Any]:
         """Call a function; its outputs are its last arguments if `is_written`."""
         count = len(self.definition.inputs)
         if is_written:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.library import Library
 
-from bench.comparing.case import Case
-from bench.harness.data.agreement import fresh
+from bench.comparing.case import Case, Functions
+from bench.harness.data.agreement import Fn, fresh
 from bench.harness.torch_private import remove_kernels, tree_map_only
 from bench.profiling.counts import name_of, tensors_in
 from bench.profiling.step import ProfiledStep, Tags, leaves_of
@@ -51,7 +51,7 @@ class LargestCall(Tags):
 class Override:
     """Calls a function in place of an operation of torch while a context is active."""
 
-    def __init__(self, operation: Any, function: Callable[..., Any], device: str) -> None:
+    def __init__(self, operation: Any, function: Fn, device: str) -> None:
         self.operation = operation
         self.function = function
         self.key = "CUDA" if device.startswith("cuda") else "CPU"
@@ -125,12 +125,12 @@ class Replacement(Case):
     """Whether the whole step is called; else the operation, as in its largest call of a step."""
     given: tuple[Any, ...] = ()
 
-    def functions(self, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    def functions(self, names: Sequence[str]) -> Functions:
         target = self.target(self.device)
         largest = largest_call(ProfiledStep(target, self.mode), names[0])
         self.given = (target.args, target.kwargs) if self.is_whole else tuple(largest.args)
 
-        def load(name: str) -> Callable[..., Any]:
+        def load(name: str) -> Fn:
             is_baseline = name == names[0]
             function = largest.function if is_baseline else user_function(name)
             if not self.is_whole:

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
-from typing import Any
 
 from bench.comparing.contender import Contender, Exchange, running, share_launches
 from bench.harness import clock
@@ -27,7 +26,7 @@ from bench.harness.timing import samplers
 from bench.harness.timing.protocol import LIMITS, Samples, no_garbage_collection, settle
 from results import record as saved
 from results.compare.flags import MIN_DISTURBED_ROUNDS
-from results.record import Record
+from results.record import Object, Record
 from results.stats.comparison import (
     FASTER,
     MAX_ROUNDS,
@@ -79,7 +78,7 @@ class ComparePolicy:
     deadline: float | None = None
     """Reading of `clock.now` at which to stop, including preparation."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Object:
         return {name: getattr(self, name) for name in ("margin", "budget_s", "rounds", "seed")}
 
     def left_s(self, now: float) -> float:
@@ -257,7 +256,7 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
         readings = ready[index].poller.readings
         return readings[-1].sm_clock_hz if readings else None
 
-    def telemetry() -> dict[str, Any]:
+    def telemetry() -> Object:
         # Without the number of launches: the energy of interleaved contenders cannot be separated.
         return row_telemetry(before, snapshot(device))
 
@@ -307,7 +306,7 @@ def warm_up(contenders: Sequence[Contender], device: Device) -> bool:
 
 
 def samples_of(
-    contender: Contender, rounds: Rounds, index: int, settled: bool, telemetry: dict[str, Any]
+    contender: Contender, rounds: Rounds, index: int, settled: bool, telemetry: Object
 ) -> Samples:
     calls = contender.calls
     device = contender.device

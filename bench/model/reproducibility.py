@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from bench.harness import clock
+from results.record import Object
 from roofline.accounting.state import checkpoint_file_bytes, state_bytes
 
 REPEATS = 3
@@ -36,7 +37,7 @@ def deterministic(is_on: bool = True) -> Iterator[None]:
         torch.use_deterministic_algorithms(was_on)
 
 
-def checkpoint_report(step: Any, directory: Path) -> tuple[str | None, dict[str, Any]]:
+def checkpoint_report(step: Any, directory: Path) -> tuple[str | None, Object]:
     """Return what is wrong with the resumed step, and the sizes and times of a checkpoint in a
     directory.
 
@@ -72,7 +73,7 @@ def checkpoint_report(step: Any, directory: Path) -> tuple[str | None, dict[str,
     return (problem if different else None), report
 
 
-def contents(step: Any) -> dict[str, Any]:
+def contents(step: Any) -> Object:
     model = step.model.state_dict()
     optimizer = step.optimizer.state_dict()
     return {"model": model, "optimizer": optimizer, "rng_state": torch.get_rng_state()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
@@ -22,7 +22,7 @@ from bench.profiling.operation import CountedStep, fusions_of
 from bench.profiling.records import product_dtypes, work_records
 from bench.profiling.step import ProfiledStep, account
 from bench.profiling.target import Target
-from results.record import Fusion, Record
+from results.record import Fusion, Object, Record
 from results.show.grid import (
     Cell,
     Table,
@@ -80,7 +80,7 @@ class Projected:
         return fusion.saved_bytes / self.bandwidth.value if self.bandwidth else 0.0
 
 
-def _row(record: Record, machine: Machine) -> dict[str, Any]:
+def _row(record: Record, machine: Machine) -> Object:
     operation = op_of(record)
     time_s = least_s(record, machine)
     limits = limits_s(record, machine.roofs)
@@ -123,11 +123,11 @@ class Projection:
         """The longest on the first machine first."""
         self.machines = [Projected(step, self.records, machine) for machine in machines]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Object]:
         """Return a row of plain values for each row and machine, with times in seconds."""
         return list(chain.from_iterable(on.rows for on in self.machines))
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Object:
         """Return what `--format json` prints."""
         fusing = []
         for fusion in self.step.fusions:

@@ -18,7 +18,7 @@ from bench.profiling.operation import (
     pattern,
     summed,
 )
-from results.record import MIN_TIME_S, ProfileOp, Record, StepTotals
+from results.record import MIN_TIME_S, Object, ProfileOp, Record, StepTotals
 from results.show.profile import HOST_GAP, OTHER_STEPS, OVERHEAD, UNATTRIBUTED, op_of
 
 NS = 1e-9
@@ -76,7 +76,7 @@ def _rows(breakdown: Breakdown) -> list[tuple[list[Operation], Operation]]:
 def _record(row: Sequence[Operation], total: Operation) -> Record:
     first = row[0]
     module = pattern(first.module)
-    work: dict[str, Any] = {}
+    work: Object = {}
     if first.is_modelled:
         work = {
             "flops": total.flops,
@@ -106,7 +106,7 @@ def _record(row: Sequence[Operation], total: Operation) -> Record:
     )
 
 
-def kernel_fields(kernels: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+def kernel_fields(kernels: Mapping[str, Sequence[int]]) -> Object:
     """Return the names, times and numbers of kernels as `ProfileOp` has them, the longest first."""
     longest = sorted(kernels, key=lambda name: -sum(kernels[name]))
     return {

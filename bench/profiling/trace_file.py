@@ -30,7 +30,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device, slugify
 from bench.harness.measure.rows import one_line
 from bench.harness.timing import protocol
-from bench.harness.timing.recording import ON_GPU, kernels_of, span_of
+from bench.harness.timing.recording import ON_GPU, kernels_of
 from bench.harness.torch_private import has_kernel
 from bench.profiling.counts import (
     RULES,
@@ -53,7 +53,9 @@ from bench.profiling.tracing import (
     divide_gpu,
     divide_host,
     host_events,
+    nest,
 )
+from results.record import Object
 from roofline.gpu_table import gpus_named
 
 DTYPES = {
@@ -208,7 +210,7 @@ def content_of(path: Path, max_bytes: int) -> bytearray:
     return content
 
 
-def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
+def load(content: bytes | bytearray, gpu: int | None = None) -> Object:
     """Return a trace with the events that are needed: those of the host, and of one GPU."""
     try:
         document = msgspec.json.decode(content, type=TraceDocument | list[TraceEvent])
@@ -247,7 +249,7 @@ def gpu_numbers(events: Events) -> set[Any]:
     return {event["args"].get("device") for event in events if event["cat"] in ON_GPU}
 
 
-def gpu_of(document: Mapping[str, Any]) -> Device | None:
+def gpu_of(document: Object) -> Device | None:
     """Return the GPU of the kernels in a trace, as the trace describes it; None if there are no
     kernels.
     """
@@ -274,79 +276,68 @@ def breakdown_of(events: Events, step: int | None) -> Breakdown:
     computed longest.
     """
     kernels = kernels_of({"traceEvents": events})
-    host = [event for event in events if event["cat"] not in ON_GPU]
+    host = host_events({"traceEvents": events})
     others = []
-    spans_of_steps = steps_of(host)
+    named = [event for event in host if event.name.startswith(STEP_OF_PROFILER)]
+    steps = {event.name.removeprefix(STEP_OF_PROFILER): event for event in named}
     if step is not None:
-        host = of_step(host, spans_of_steps, step)
-    launches = {event["args"].get("correlation") for event in host} - {None}
+        host = of_step(host, steps, step)
+    launches = {event.args.get("correlation") for event in host} - {None}
     if step is not None:
         others = [kernel for kernel in kernels if kernel.correlation not in launches]
         kernels = [kernel for kernel in kernels if kernel.correlation in launches]
     if not kernels:
         spent: Counter[Any] = Counter()
         for event in host:
-            if event["cat"] == "cpu_op":
-                spent[thread_of(event)] += event["dur"]
+            if event.category == "cpu_op":
+                spent[event.thread] += event.end - event.begin
         [(longest, _)] = spent.most_common(1)
-        host = [event for event in host if thread_of(event) == longest]
+        host = [event for event in host if event.thread == longest]
     calls = Calls(host, bool(kernels))
     breakdown = Breakdown(calls.operations, is_trace=True)
-    if step is None and len(spans_of_steps) > 1:
-        breakdown.steps_s = [(end - begin) / 1e9 for begin, end in spans_of_steps.values()]
+    if step is None and len(steps) > 1:
+        breakdown.steps_s = [(each.end - each.begin) / 1e9 for each in steps.values()]
     # What was launched before the recording began is older than all launches in it.
     launched = [kernel.begin for kernel in kernels if kernel.correlation in launches]
     first = min(launched, default=kernels[0].begin if kernels else 0)
     early = [each for each in kernels if each.begin < first]
     kernels = [each for each in kernels if each.begin >= first]
     breakdown.early_s = tuple((kernel.end - kernel.begin) / 1e9 for kernel in early)
-    spans = [*map(span_of, host), *((kernel.begin, kernel.end) for kernel in kernels)]
-    begin = min(begin for begin, _ in spans)
-    end = max(end for _, end in spans)
+    every: list[Any] = [*host, *kernels]
+    begin = min(each.begin for each in every)
+    end = max(each.end for each in every)
     if kernels:  # the host may be ahead: until then the GPU runs the step before
         busy = [each.end for each in others if each.begin < kernels[0].begin]
         begin = min(max([begin, *busy]), kernels[0].begin)
     if early:
-        computed = [span_of(event)[0] for event in host if event["cat"] == "cpu_op"]
+        computed = [event.begin for event in host if event.category == "cpu_op"]
         ended = max(kernel.end for kernel in early)
         begin = min(first, max(min(computed, default=begin), ended))
     if begin == end:
         raise UsageError("has operations that took no time")
     breakdown.samples_s = [(end - begin) / 1e9]
-    nested = host_events({"traceEvents": host}, calls.set_owner)
+    nest(host, calls.set_owner)
     if kernels:
-        divide_gpu(breakdown, (begin, end), nested, kernels, others)
+        divide_gpu(breakdown, (begin, end), host, kernels, others)
     else:
-        divide_host(breakdown, nested)
-        breakdown.gaps[""] += end - begin - sum(event.own for event in nested)
+        divide_host(breakdown, host)
+        breakdown.gaps[""] += end - begin - sum(event.own for event in host)
         if not calls.operations:
             raise UsageError("has no torch operations")
     return breakdown
 
 
-def steps_of(host: Events) -> dict[str, tuple[int, int]]:
-    """Return begin and end of each step on the host, in nanoseconds, by its number."""
-    steps = [event for event in host if event["name"].startswith(STEP_OF_PROFILER)]
-    return {event["name"].removeprefix(STEP_OF_PROFILER): span_of(event) for event in steps}
-
-
-def of_step(
-    host: Events, spans: Mapping[str, tuple[int, int]], step: int
-) -> list[Mapping[str, Any]]:
+def of_step(host: Sequence[Event], steps: Mapping[str, Event], step: int) -> list[Event]:
     """Return the events of all threads that begin in a step.
 
     Raises:
         UsageError: the trace has no such step.
     """
-    if str(step) not in spans:
-        known = ", ".join(spans) or "none, torch.profiler.schedule makes them"
+    if str(step) not in steps:
+        known = ", ".join(steps) or "none, torch.profiler.schedule makes them"
         raise UsageError(f"has no step {step}; its steps: {known}")
-    begin, end = spans[str(step)]
-    return [event for event in host if begin <= span_of(event)[0] < end]
-
-
-def thread_of(event: Mapping[str, Any]) -> tuple[Any, Any]:
-    return event.get("pid"), event.get("tid")
+    span = steps[str(step)]
+    return [event for event in host if span.begin <= event.begin < span.end]
 
 
 class Owner(Operation):
@@ -356,9 +347,9 @@ class Owner(Operation):
 class Calls:
     """Counts calls; those that were recorded alike are counted once."""
 
-    def __init__(self, events: Events, has_gpu: bool) -> None:
+    def __init__(self, events: Sequence[Event], has_gpu: bool) -> None:
         self._has_gpu = has_gpu
-        recorded = (event["args"].get("Input type", ()) for event in events)
+        recorded = (event.args.get("Input type", ()) for event in events)
         kinds = Counter(chain.from_iterable(recorded))
         dtypes = [DTYPES.get(kind, "") for kind, _ in kinds.most_common()]
         floats = [dtype for dtype in dtypes if "float" in dtype]

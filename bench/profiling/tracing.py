@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import platform
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -26,7 +26,7 @@ from bench.profiling.operation import MODULE, STEP, TAG, Breakdown, Operation
 from bench.profiling.records import records_of, step_of, work_records
 from bench.profiling.step import ProfiledStep, Tags, account, compiled, state_kept
 from bench.profiling.target import Target, guarded_call
-from results.record import Record, StepTotals
+from results.record import Object, Record, StepTotals
 from results.show.category import is_communication
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def timed(
     return breakdown
 
 
-def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mapping[str, Any]:
+def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Object:
     prepare_profiler()
     tags = Tags(step)
     activities = [ProfilerActivity.CPU]
@@ -114,7 +114,7 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mappin
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        document: Object = json.loads(path.read_text(encoding="utf-8"))
     if keep is not None:
         kept = {"host_name": platform.node(), **document}  # torch 2.11 does not name it
         try:
@@ -133,7 +133,7 @@ class Event:
     end: int
     thread: Any
     category: str
-    args: Mapping[str, Any]
+    args: Object
     own: int = 0
     """Time outside of nested events."""
     module: str = ""
@@ -146,12 +146,7 @@ class Event:
     """Whether its own time is overhead of tagging."""
 
 
-def host_events(document: Mapping[str, Any], set_owner: Callable[[Event], None]) -> list[Event]:
-    """Return the host events by start.
-
-    `set_owner` is given each event with the owner, the module and the phase of the event around it,
-    and replaces what differs.
-    """
+def host_events(document: Object) -> list[Event]:
     events = []
     for event in document["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in (*ON_HOST, PYTHON):
@@ -159,6 +154,15 @@ def host_events(document: Mapping[str, Any], set_owner: Callable[[Event], None])
             begin, end = span_of(event)
             args = event.get("args", {})
             events.append(Event(event["name"], begin, end, thread, event["cat"], args))
+    return events
+
+
+def nest(events: list[Event], set_owner: Callable[[Event], None]) -> None:
+    """Sort host events by start, and give each its own time and what it belongs to.
+
+    `set_owner` is given each event with the owner, the module and the phase of the event around it,
+    and replaces what differs.
+    """
     events.sort(key=lambda event: (event.begin, -event.end))
     open_events: dict[Any, list[Event]] = {}
     for event in events:
@@ -183,10 +187,9 @@ def host_events(document: Mapping[str, Any], set_owner: Callable[[Event], None])
                 if outer.first is not None:
                     break  # so have all around it
                 outer.first = event.owner
-    return events
 
 
-def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
+def divide(breakdown: Breakdown, document: Object) -> None:
     """Attribute the time of the recorded step whose duration is nearest to that without a
     profiler.
     """
@@ -202,7 +205,8 @@ def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
             known = breakdown.operations[int(index) :][:1]
             event.owner = known[0] if known and known[0].op == name else None
 
-    events = host_events(document, set_tagged)
+    events = host_events(document)
+    nest(events, set_tagged)
     kernels = kernels_of(document)
     expected_ns = median(breakdown.samples_s) * 1e9
     steps = []

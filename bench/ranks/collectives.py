@@ -32,7 +32,7 @@ from bench.harness.run import Run
 from bench.harness.timing.protocol import no_garbage_collection
 from bench.harness.transfer import finished_s
 from bench.ranks.launcher import Rank
-from results.record import Record
+from results.record import Object, Record
 from results.show.terminal import NO_DEVICE
 from results.show.units import duration, quantity
 from results.stats.samples import PeerSpread, median_ci95
@@ -392,7 +392,7 @@ class Group:
             samples_s, own_work_s = zip(*rounds(count), strict=True)
         wrong = self.gathered(is_wrong or not torch.equal(job.result, job.expected()))
         all_s, work_s = np.array(self.gathered((samples_s, own_work_s))).transpose(1, 2, 0)
-        telemetry: dict[str, Any] = {"work_s": list(own_work_s)}
+        telemetry: Object = {"work_s": list(own_work_s)}
         if self.rank == 0:
             telemetry["round_s"] = rounds_of(row.op, all_s).tolist()
             if row.op in WAITING:

@@ -28,7 +28,7 @@ from bench.harness.settings import Settings
 from bench.harness.timing.protocol import LIMITS, announce
 from bench.harness.worker import WorkerError
 from bench.ranks.launcher import Peers, Rank, open_store
-from results.record import Environment, Record
+from results.record import Environment, Object, Record
 
 PHASES = ("solo", "together")
 OPS = ("launch", "copy", "matmul", "fma", "h2d", "d2h")
@@ -118,9 +118,7 @@ def detected(rank: Rank) -> Device:
         raise WorkerError(one_line(error)) from None
 
 
-def described(
-    rank: Rank, device: Device, settings: dict[str, Any], argv: Sequence[str]
-) -> Environment:
+def described(rank: Rank, device: Device, settings: Object, argv: Sequence[str]) -> Environment:
     """Return the first line of a rank's file; the state of the device is read before this process
     uses it.
     """

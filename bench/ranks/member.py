@@ -74,7 +74,7 @@ class Member:
 
     def run(self) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, lambda *_: self.finish_soon())
+        signal.signal(signal.SIGTERM, self.finish_soon)
         self.measure()
         if not self.problem and not self.writer.path.exists():
             self.stop(StoreError(f"{self.writer.path} was removed during the run"))
@@ -91,7 +91,7 @@ class Member:
         is_lost = self.rank.rank == 0 and self.missing()
         return NO_DEVICE if is_lost else OK
 
-    def finish_soon(self) -> None:
+    def finish_soon(self, *_: object) -> None:
         """Measure what there is still time for, without waiting for a common start."""
         self.deadline = min(self.deadline, time.monotonic() + GRACE_S)
         self.is_alone = True

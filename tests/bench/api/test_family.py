@@ -96,11 +96,6 @@ def test_transfer_can_be_called_like_an_op():
     ("options", "kind", "said"),
     [
         ({"dtype": "fp7"}, bench.UsageError, "unknown dtype 'fp7'"),
-        (
-            {"shapes": 8},
-            bench.UsageError,
-            "unrecognized arguments: --shapes 8; did you mean --shape",
-        ),
         ({"shape": len}, bench.UsageError, "shape= expected a number"),
         ({"plot": "x.png"}, bench.UsageError, "takes no plot=; use save="),
         ({"device": "cuda:99"}, bench.NoDeviceError, "device 'cuda:99' is not available"),

@@ -244,7 +244,6 @@ def test_a_backward_pass_is_counted_only_if_called():
 def test_a_function_is_measured_counted_and_rated(ceilings):
     a, b = torch.randn(N, N), torch.randn(N, N)
     record = bench.measure(torch.matmul, a, b)
-    assert isinstance(record, Record)
     assert (record.status, record.op, record.case, record.dtype) == (
         "ok",
         "matmul",
@@ -320,8 +319,6 @@ def test_a_record_repr_shows_metrics_and_escapes_control_characters(ceilings):
 def test_records_become_a_table_a_dataframe_and_a_run_file(ceilings, runs):
     one = bench.measure(torch.relu, torch.randn(N))
     records = bench.Records(one.environment, [one, one])
-    assert len(records) == 2
-    assert [record.op for record in records] == ["relu", "relu"]
     assert "relu" in repr(records)
     assert list(records.to_dataframe()["median_s"]) == [one.median_s] * 2
     run = load_run(records.save())
@@ -338,14 +335,14 @@ def test_saving_a_record_without_dtype_is_an_error():
 def test_a_cached_result_is_invalid_and_what_cannot_be_verified_is_flagged():
     x = torch.randn(64, 64)
     cached = functools.lru_cache(lambda x: x @ x)
-    record = bench.measure(cached, x, cache="warm", budget_s=0.1)
+    record = bench.measure(cached, x, **QUICK)
     assert (record.status, record.median_s) == ("invalid", None)
     assert record.reason == "returns the result of an earlier call"
-    random = bench.measure(torch.rand_like, x, cache="warm", budget_s=0.1)
+    random = bench.measure(torch.rand_like, x, **QUICK)
     assert random.flag_reasons["not-fresh"].endswith("the result is random")
     for fn, argument in ((torch.relu, x), (torch.sort, torch.arange(99)), (lambda: x + x, None)):
         arguments = [] if argument is None else [argument]
-        record = bench.measure(fn, *arguments, cache="warm", budget_s=0.1)
+        record = bench.measure(fn, *arguments, **QUICK)
         assert record.status == "ok"
         assert ("not-fresh" in record.flags) is (argument is not x)
 
@@ -409,13 +406,13 @@ def test_a_result_that_nobody_waited_for_is_invalid(fn, kind, has_arguments):
     x = torch.randn(8, 8)
     arguments = [x] if has_arguments else []
     timed = fn if has_arguments else functools.partial(fn, x)
-    record = bench.measure(timed, *arguments, cache="warm", budget_s=0.05)
+    record = bench.measure(timed, *arguments, **QUICK)
     assert record.status == "invalid"
     assert record.reason == f"returned a {kind}, which may not have done its work"
 
 
 def test_a_function_that_returns_none_is_flagged():
-    record = bench.measure(lambda x: None, torch.randn(8), cache="warm", budget_s=0.05)
+    record = bench.measure(lambda x: None, torch.randn(8), **QUICK)
     assert record.flag_reasons["not-fresh"].endswith("fresh contents: it returned None")
 
 
@@ -431,9 +428,16 @@ def test_a_function_that_knows_a_sample_is_invalid(knows):
             kept[:] = [x @ x]
         return kept[0]
 
-    record = bench.measure(function, torch.randn(8, 8), cache="warm", budget_s=0.05)
+    record = bench.measure(function, torch.randn(8, 8), **QUICK)
     assert record.status == "invalid"
     assert record.reason.startswith("on new values in the same tensors: ")
+
+
+@pytest.fixture(params=[("warm", 1), ("cold", 3)])
+def cache_and_copies(request, monkeypatch):
+    rotation = function_meter.rotation.Rotation(3, "cold")
+    monkeypatch.setattr(function_meter.rotation, "plan_rotation", lambda *given: rotation)
+    return request.param
 
 
 def normalizes(x):
@@ -444,21 +448,19 @@ def normalizes(x):
 def test_a_changed_input_must_be_declared_and_is_restored():
     x = torch.randn(64, 64)
     before = x.clone()
-    record = bench.measure(normalizes, x, cache="warm", budget_s=0.05)
+    record = bench.measure(normalizes, x, **QUICK)
     assert (record.status, record.median_s) == ("invalid", None)
     assert record.reason.startswith("changes its inputs; ")
     assert torch.equal(x, before)
     out = torch.empty(64, 64)
     for arguments, options in (((x, x), {"out": out}), ((x, out), {})):
         fn = torch.mul if options else lambda x, out: torch.mul(x, x, out=out)
-        record = bench.measure(fn, *arguments, **options, cache="warm", budget_s=0.05)
+        record = bench.measure(fn, *arguments, **options, **QUICK)
         assert (record.status, record.flags.count("not-fresh")) == ("ok", 0)
 
 
-@pytest.mark.parametrize(("cache", "copies"), [("warm", 1), ("cold", 3)])
-def test_declared_inputs_are_as_before_in_each_launch(monkeypatch, cache, copies):
-    rotation = function_meter.rotation.Rotation(3, "cold")
-    monkeypatch.setattr(function_meter.rotation, "plan_rotation", lambda *given: rotation)
+def test_declared_inputs_are_as_before_in_each_launch(cache_and_copies):
+    cache, copies = cache_and_copies
     x = torch.randn(64, 64)
     before = x.clone()
     seen = []
@@ -480,14 +482,12 @@ def test_declared_inputs_are_as_before_in_each_launch(monkeypatch, cache, copies
 def test_a_keyword_argument_is_not_restored_and_must_not_change():
     x = torch.randn(64)
     fn = lambda x, y: (x.mul_(2), y.mul_(2))  # noqa: E731
-    record = bench.measure(fn, x, y=x.clone(), cache="warm", in_place=True, budget_s=0.05)
+    record = bench.measure(fn, x, y=x.clone(), in_place=True, **QUICK)
     assert record.reason.startswith("changes its inputs; if it must, pass them by position")
 
 
-@pytest.mark.parametrize(("cache", "copies"), [("warm", 1), ("cold", 3)])
-def test_a_setup_makes_the_contents_of_each_launch(monkeypatch, cache, copies):
-    rotation = function_meter.rotation.Rotation(3, "cold")
-    monkeypatch.setattr(function_meter.rotation, "plan_rotation", lambda *given: rotation)
+def test_a_setup_makes_the_contents_of_each_launch(cache_and_copies):
+    cache, copies = cache_and_copies
     made = []
     seen = []
 

@@ -199,7 +199,6 @@ def record(**fields):
 @pytest.mark.parametrize(
     ("share", "kind", "status"),
     [
-        (0.81, "published", OK),
         (0.7, "published", NOTE),
         (0.7, "datasheet", OK),
         (0.55, "datasheet", NOTE),

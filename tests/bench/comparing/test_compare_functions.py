@@ -174,7 +174,6 @@ def test_without_make_inputs_each_parameter_gets_a_tensor_of_the_shape(files):
             ["later.py:ModelNew", "later.py:ModelNew"],
             "later.py:ModelNew: TypeError: ModelNew.__init__() missing 2 required",
         ),
-        (["old.py:f", "nowhere.py:f"], "there is no file nowhere.py"),
         (["a.jsonl", "b.jsonl"], "'a.jsonl': is a saved run; use python -m results compare"),
         (["old.py:f", "new.py:f", "--op", "gelu"], "functions are compared without --op"),
         (["old.py:f", "new.py:f", "--shape", "8"], "the file makes the arguments; remove --shape"),

@@ -138,23 +138,6 @@ def crash_in_its_turn(x, out):
     v1(x, out)
 
 
-def kill_its_parent(x, out):
-    if count("parent") > 100:
-        os.kill(os.getppid(), 9)
-        time.sleep(1000)
-    v1(x, out)
-
-
-def leave_in_its_turn(x, out):
-    if count("leave") > 100:
-        sys.exit("enough")
-    v1(x, out)
-
-
-def interrupt(x, out):
-    raise KeyboardInterrupt
-
-
 def loop(x, out):
     while True:
         time.sleep(0.01)
@@ -215,24 +198,13 @@ def outcomes(mine, *names, timeout="20"):
 
 @pytest.mark.exhaustive
 def test_a_broken_function_fails_only_its_own_row(mine):
-    broken = (
-        "crash_in_its_turn",
-        "kill_its_parent",
-        "loop",
-        "interrupt",
-        "leave_in_its_turn",
-        "return_nothing",
-    )
+    broken = ("crash_in_its_turn", "loop", "return_nothing")
     compared, reasons = outcomes(mine, "loud", *broken, "nosuch", "v1", timeout="4")
     assert compared == ["loud", "v1"]
-    left_at = MINE[: MINE.index("sys.exit")].count("\n") + 1
     assert reasons.pop("nosuch").startswith(f"failed: {mine} has no 'nosuch'; it has: count, v1, ")
     expected = {
         "crash_in_its_turn": "failed: crashed: SIGSEGV (segmentation fault)",
-        "kill_its_parent": "failed: killed its parent process",
         "loop": "failed: a call did not end within 4 s",
-        "interrupt": "failed: ended its process with exit code 1",
-        "leave_in_its_turn": f"failed: called sys.exit('enough') (line {left_at})",
         "return_nothing": "invalid: wrong result: expected a torch.Tensor",
     }
     assert reasons.keys() == expected.keys()

@@ -72,10 +72,9 @@ def world(runs, monkeypatch):
 
 
 def compare_all(capsys, *words, op="relu"):
-    """Compare on the CPU and return the JSON document."""
-    code = command.main(
-        ["compare", "--op", op, "--device", "cpu", "--format", "json", "-q", *map(str, words)]
-    )
+    """Compare torch with itself on the CPU and return the JSON document."""
+    fixed = ["--device", "cpu", "--format", "json", "-q", "--provider", "torch,torch", "--op"]
+    code = command.main(["compare", *fixed, op, *words])
     assert code in (0, 1)
     return json.loads(capsys.readouterr().out)
 
@@ -84,17 +83,8 @@ def test_verdicts_are_corrected_for_all_rows_of_the_table(capsys, world):
     """At p = 0.05 per row, half of 12 rows of +3 % under 2 % noise would not reach the corrected
     level.
     """
-    words = (
-        "--dtype",
-        "fp32",
-        "--shape",
-        ",".join(SHAPES),
-        "--provider",
-        "torch,torch",
-        "--seed",
-        1000,
-    )
-    found = compare_all(capsys, *words, "--margin", "1%")
+    words = ("--dtype", "fp32", "--shape", ",".join(SHAPES), "--seed", "1000", "--margin", "1%")
+    found = compare_all(capsys, *words)
     assert [row["verdict"] for row in found["rows"]] == ["SLOWER"] * 12
 
 
@@ -102,7 +92,7 @@ def test_the_budget_includes_preparing(capsys, world):
     """Four cases that stay unclear, each prepared for 3 s, take 20 s in all."""
     world.prepare_s, world.after_s, world.seconds = 3.0, 0.1, 500.0
     words = ["--dtype", "fp32", "--shape", ",".join(SHAPES[:4]), "--margin", "3%", "--budget", "20"]
-    found = compare_all(capsys, *words, "--provider", "torch,torch")
+    found = compare_all(capsys, *words)
     assert len(found["rows"]) == 4
     assert 19.5 <= world.seconds - 500 <= 20.5
     assert world.shares == pytest.approx([5.0] * 4, abs=0.2)
@@ -110,38 +100,27 @@ def test_the_budget_includes_preparing(capsys, world):
 
 def test_unused_time_goes_to_the_other_cases(capsys, world, monkeypatch):
     """The first of three cases is clear immediately; the other two share the remaining time."""
-    words = (
-        "--dtype",
-        "fp32",
-        "--shape",
-        ",".join(SHAPES[:3]),
-        "--budget",
-        "6",
-        "--provider",
-        "torch,torch",
-    )
+    words = ("--dtype", "fp32", "--shape", ",".join(SHAPES[:3]), "--budget", "6", "--margin", "3%")
 
     def first_at_once(rows, device, ceilings, policy, budget):
         policy = replace(policy, rounds=None if world.shares else 6)
         return world.interleave(rows, device, ceilings, policy, budget)
 
     monkeypatch.setattr(interleave, "interleave", first_at_once)
-    compare_all(capsys, *words, "--margin", "3%")
+    compare_all(capsys, *words)
     assert world.shares[0] < 0.1
     assert world.shares[1:] == pytest.approx([3.0, 3.0], abs=0.1)
 
 
 def test_without_a_budget_only_the_rounds_are_limited(capsys, world):
     world.prepare_s = 30.0
-    compare_all(
-        capsys, "--dtype", "fp32", "--shape", "1024", "--margin", "3%", "--provider", "torch,torch"
-    )
+    compare_all(capsys, "--dtype", "fp32", "--shape", "1024", "--margin", "3%")
     assert world.shares == pytest.approx([30 + 10], abs=0.2)
 
 
 def outcome(capsys, *words, op="relu"):
     """Return the compared cases, and side, dtype, case, status and reason of the others."""
-    found = compare_all(capsys, "--rounds", "6", "--provider", "torch,torch", *words, op=op)
+    found = compare_all(capsys, "--rounds", "6", *words, op=op)
     assert found["summary"]["broken"] == 0
     left = [
         (one["side"], one["dtype"], one["case"], one["status"], one["reason"])

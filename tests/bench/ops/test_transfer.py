@@ -167,6 +167,8 @@ def test_a_batch_may_be_the_whole_file(ids):
     inputs, labels = next(harness.random_batches(ids, 2, len(ids) - 1, CPU, seed=7))
     assert torch.equal(inputs[0], torch.from_numpy(ids[:-1].astype(np.int64)))
     assert int(labels[1, -1]) == ids[-1]
+    with pytest.raises(ValueError, match="a sequence needs 8193"):
+        next(harness.random_batches(ids, 2, len(ids), CPU, seed=7))
 
 
 def test_the_next_batch_is_made_during_a_step(ids):
