@@ -12,7 +12,6 @@ from kernels import __main__ as kernels
 from results import __main__ as results
 from results.show.terminal import ADVANCED, Parser
 from roofline import __main__ as roofline
-from roofline.commands import estimate
 
 
 def commands_of(parser):
@@ -41,7 +40,7 @@ def every_parser():
         yield f"roofline {name}", commands_of(roofline._parser(name))[name]
     for name, parser in commands_of(commands_of(roofline._parser("estimate"))["estimate"]).items():
         if name != "sweep":
-            estimate._add_options(parser, name)
+            parser.parse_known_args([])  # adds its options
         yield f"estimate {name}", parser
 
 

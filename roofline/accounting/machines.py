@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from roofline.accounting.config import ConfigError
@@ -169,17 +170,18 @@ def run_machine(run: Run, where: str) -> Machine:
     }
     used = [*peaks.values(), machine.bandwidth(MEASURED_FIRST)]
     kinds = dict.fromkeys(ceiling.kind for ceiling in used if ceiling)
-    fastest: dict[tuple[str, str], tuple[float, str]] = {}
-    for record in run.records:
-        known = peaks.get(record.dtype)
-        if known and record.status == "ok" and record.flops and record.median_s is not None:
-            found = (mfu(record.flops / record.median_s, known.value), record.case)
-            at = (record.dtype, record.op)
-            fastest[at] = max(fastest.get(at, found), found)
     reached = {}
-    for (dtype, op), (share, case) in sorted(fastest.items()):
-        if op in ORIGINS:
-            reached[dtype] = (share, f"MFU {share:.3f}, measured: {ORIGINS[op].format(case)}")
+    for (op, origin), (dtype, peak) in product(ORIGINS.items(), peaks.items()):
+        shares = [
+            (mfu(record.flops / record.median_s, peak.value), record.case)
+            for record in run.records
+            if (record.op, record.dtype, record.status) == (op, dtype, "ok")
+            and record.flops
+            and record.median_s
+        ]
+        if shares:
+            share, case = max(shares)
+            reached[dtype] = (share, f"MFU {share:.3f}, measured: {origin.format(case)}")
     return replace(
         machine,
         slug=run.environment.device["slug"],

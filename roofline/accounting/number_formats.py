@@ -50,17 +50,15 @@ class FloatFormat:
         size = abs(value)
         if size == 0:
             return Fraction(0)
-        exponent = max(_floor_log2(size), 1 - self.bias)
+        power = size.numerator.bit_length() - size.denominator.bit_length()
+        if Fraction(2) ** power > size:
+            power -= 1
+        exponent = max(power, 1 - self.bias)
         step = Fraction(2) ** (exponent - self.mantissa_bits)
         rounded = round(size / step) * step  # Python rounds fractions to even
         if rounded > self.largest:
             return None
         return rounded if value > 0 else -rounded
-
-
-def _floor_log2(value: Fraction) -> int:
-    guess = value.numerator.bit_length() - value.denominator.bit_length()
-    return guess if Fraction(2) ** guess <= value else guess - 1
 
 
 def _ieee(name: str, bits: int, exponent_bits: int, mantissa_bits: int, source: str) -> FloatFormat:

@@ -222,7 +222,7 @@ def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False)
     ways = sharding.expert_parallel
     if ways > 1 and (config.experts is None or config.experts.count % ways):
         count = config.experts.count if config.experts else 0
-        raise ConfigError(f"--expert-parallel {ways} does not divide the {count} experts")
+        raise ConfigError(f"--expert-parallel {ways} does not divide {count} experts")
     held = [
         shard(weight, config, sharding.tensor_parallel)
         for weight in weights(sharding.stage(config))

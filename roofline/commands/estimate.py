@@ -73,7 +73,19 @@ class _Question(Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         name = self.prog.rpartition(" ")[2]
         if name in QUESTIONS:
-            _add_options(self, name)
+            from roofline import estimate
+            from roofline.estimate.question import parameters
+
+            function = getattr(estimate, name)
+            paragraph, _, _ = str(function.__doc__).partition("\n\n")
+            self.description = " ".join(paragraph.split())
+            add(self, parameters(function), is_raw=True)
+        if name == "params":
+            from textwrap import fill
+
+            from roofline.accounting.presets import preset_names
+
+            self.epilog = fill(f"presets: {', '.join(preset_names())}", 100, break_on_hyphens=False)
         return super().parse_known_args(args, namespace)
 
 
@@ -97,21 +109,6 @@ def add_options(parser: Parser) -> None:
         "words", nargs=argparse.REMAINDER, metavar="ESTIMATE [options] --over OPTION=VALUES"
     )
     sweep.set_defaults(prog=sweep.prog, question="sweep")
-
-
-def _add_options(parser: Parser, name: str) -> None:
-    from roofline import estimate
-    from roofline.accounting.presets import preset_names
-    from roofline.estimate.question import parameters
-
-    function = getattr(estimate, name)
-    paragraph, _, _ = str(function.__doc__).partition("\n\n")
-    parser.description = " ".join(paragraph.split())
-    add(parser, parameters(function), is_raw=True)
-    if name == "params":
-        from textwrap import fill
-
-        parser.epilog = fill(f"presets: {', '.join(preset_names())}", 100, break_on_hyphens=False)
 
 
 def example_of(name: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -79,13 +78,19 @@ def run(args: argparse.Namespace) -> int:
     if not names:
         for problem in wrong_files():
             say(f"note: left out {problem}")
+
+    def draw(console: Console) -> None:
+        if len(names) == 1:
+            _print_page(console, gpus[0])
+            return
+        print_cells(console, list(map(_cells, gpus)), hint="--format csv has all")
+        print_lines(console, "", f"{DENSE} {MARKS}", RIDGE)
+
     table = Table(
         rows=lambda: list(map(_flat_row, gpus)),
         cells=lambda: list(map(_cells, gpus)),
         document=lambda: list(map(gpu_row, gpus)),
-        draw=lambda console: (
-            _print_page(console, gpus[0]) if len(names) == 1 else _print_overview(console, gpus)
-        ),
+        draw=draw,
         notes=lambda: f"\n{DENSE} {MARKS}\n",
     )
     print_out(table.render(args.format))
@@ -175,11 +180,6 @@ def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
         kind = gpu.kinds.get(key, "stated" if scale and value is not None else "")
         rows.append((label, text, kind))
     return rows
-
-
-def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
-    print_cells(console, list(map(_cells, gpus)), hint="--format csv has all")
-    print_lines(console, "", f"{DENSE} {MARKS}", RIDGE)
 
 
 def _print_page(console: Console, gpu: Machine) -> None:

@@ -48,11 +48,18 @@ def add_options(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     document = load_notes()
     claims = document["claims"]
+
+    def draw(console: Console) -> None:
+        print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
+        print_lines(console, f"CS336, Language Modeling from Scratch: {document['course']}")
+        print_by_subject(console, claims, "subject", COLUMNS, "claim")
+        print_lines(console, f"{len(claims)} claims: {verdict_counts(claims)}.")
+
     table = Table(
         rows=lambda: claims,
         cells=lambda: [{key: Cell(claim[key]) for key in KEYS[1:]} for claim in claims],
         document=lambda: {"notes": document["notes"], "claims": claims},
-        draw=lambda console: _print_tables(console, document),
+        draw=draw,
     )
     print_out(table.render(args.format))
     return OK
@@ -72,14 +79,6 @@ def load_notes() -> Object:
             claim |= {"subject": subject, "command": "; ".join(commands)}
             claims.append({key: claim.get(key, "") for key in (*KEYS, "unit")})
     return document | {"claims": claims}
-
-
-def _print_tables(console: Console, document: Object) -> None:
-    claims = document["claims"]
-    print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
-    print_lines(console, f"CS336, Language Modeling from Scratch: {document['course']}")
-    print_by_subject(console, claims, "subject", COLUMNS, "claim")
-    print_lines(console, f"{len(claims)} claims: {verdict_counts(claims)}.")
 
 
 def print_by_subject(

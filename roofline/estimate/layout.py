@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice, product
 from math import gcd, inf, isqrt
 from typing import Annotated, NamedTuple, Unpack
@@ -30,6 +30,7 @@ from roofline.estimate.options import (
 )
 from roofline.estimate.question import Model, Share, Size, Whole, question
 from roofline.estimate.step import (
+    KINDS,
     NODE_DEVICES,
     Layout,
     matmul_share,
@@ -396,8 +397,18 @@ def _row(layout: Layout, tokens: float | None) -> Row:
     use = layout.use
     runs = published_runs(layout)
     step_seconds = layout.seconds
-    row = layout.row()
-    row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
+    parts = layout.parts
+    sent = {f"sent_{kind}_bytes": layout.traffic.sent[kind] for kind in KINDS}
+    row = use.row | asdict(plan.sharding) | sent
+    row |= {
+        "gpus": layout.devices,
+        "micro_batches": plan.micro_batches,
+        "total_bytes": layout.total_bytes,
+        "sent_bytes": sum(sent.values()),
+        "bubble": layout.bubble,
+        "communication": sum(parts[kind] for kind in KINDS) / step_seconds,
+    }
+    row |= {f"{part}_seconds": seconds for part, seconds in parts.items()}
     row |= {
         "step_seconds": step_seconds,
         "least_step_seconds": runs.least * step_seconds,

@@ -7,9 +7,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from inspect import signature
 from typing import Annotated, Any, ParamSpec, cast
 
@@ -55,42 +56,29 @@ def _shown(text: object) -> str:
     return f"'{one_line(str(text))}'"
 
 
-def positive(value: object) -> float:
-    """Return a number above 0, such as 70e9, "70B" or 0.5; integers are exact."""
-    return _above_0(value, COUNTS, f"{NUMBERS} 70e9, 70B or 0.5")
-
-
-def size(value: object) -> float:
-    """Return bytes above 0, such as 80e9, "80GB" or "74.5GiB"."""
-    units = "(units KB, MB, GB, TB, KiB, ..., TiB)"
-    return _above_0(value, SIZES, f"{NUMBERS} 80e9, 80GB or 74.5GiB {units}")
-
-
-def seconds(value: object) -> float:
-    """Return seconds above 0, such as 0.02 or "20ms"."""
-    units = "units are s (without one), ms and us: seconds"
-    return _above_0(value, TIMES, f"{NUMBERS} 0.02 or 20ms; {units}")
-
-
-def share(value: object) -> float:
-    """Return a fraction above 0, at most 1, such as 0.5 or "50%"."""
-    return _above_0(value, SHARES, "a fraction above 0, at most 1; 40 % is 0.4", 1)
-
-
 NUMBERS = "a number above 0, at most 10^30, such as"
 
 
 def _above_0(
-    value: object,
-    units: Mapping[str, int | Fraction],
-    expected: str,
-    most: int = MAX_NUMBER,
+    units: Mapping[str, int | Fraction], expected: str, value: object, most: int = MAX_NUMBER
 ) -> float:
     text = text_of(value)
     number = _number(text, units)
     if number is None or not Fraction(1, MAX_NUMBER) <= number <= most:
         raise ConfigError(f"{_shown(text)} is not {expected}")
     return int(number) if number.denominator == 1 else float(number)
+
+
+positive = partial(_above_0, COUNTS, f"{NUMBERS} 70e9, 70B or 0.5")
+"""Return a number above 0, such as 70e9, "70B" or 0.5; integers are exact."""
+BYTES = "80e9, 80GB or 74.5GiB (units KB, MB, GB, TB, KiB, ..., TiB)"
+size = partial(_above_0, SIZES, f"{NUMBERS} {BYTES}")
+"""Return bytes above 0, such as 80e9, "80GB" or "74.5GiB"."""
+UNITS = "units are s (without one), ms and us: seconds"
+seconds = partial(_above_0, TIMES, f"{NUMBERS} 0.02 or 20ms; {UNITS}")
+"""Return seconds above 0, such as 0.02 or "20ms"."""
+share = partial(_above_0, SHARES, "a fraction above 0, at most 1; 40 % is 0.4", most=1)
+"""Return a fraction above 0, at most 1, such as 0.5 or "50%"."""
 
 
 def whole(value: object) -> int:
@@ -269,7 +257,11 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
         }:
             raise ConfigError("--price names a GPU that --gpu does not")
         answer = by_name(**values)
-        if "network" in values and answer.rows == _at_another_network(by_name, values):
+        slower: Sequence[Row] = ()
+        if "network" in values:
+            with suppress(ConfigError):
+                slower = by_name(**{**values, "network": values["network"] / 2**40}).rows
+        if slower and answer.rows == slower:
             raise ConfigError("--network has no effect: nothing is sent between nodes (--node)")
         return answer
 
@@ -277,13 +269,6 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
     raises = "Raises:\n    ValueError: an argument is invalid."
     ask.__doc__ = "\n".join([f"{function.__doc__}\n", "Args:", *lines, "", raises, ""])
     return ask
-
-
-def _at_another_network(function: Estimate, values: Mapping[str, Any]) -> Sequence[Row]:
-    try:
-        return function(**{**values, "network": values["network"] / 2**40}).rows
-    except ConfigError:
-        return ()
 
 
 def is_of_all(values: Mapping[str, Any]) -> bool:
@@ -386,18 +371,12 @@ def read(parameter: Parameter, value: object) -> Any:
     return chosen if parameter.is_list else chosen[0]
 
 
-def _check_effects(question: str, given: Sequence[str]) -> None:
-    """Refuse an option that has no effect beside the others that are given."""
-    needs = NEEDS["any"] | NEEDS.get(question, {})
-    for name in given:
-        for words in needs.get(name, ()):
-            needed = words.split()
-            if set(needed).isdisjoint(given):
-                raise ConfigError(f"--{name} has no effect without --{' or --'.join(needed)}")
-
-
 def values_of(function: Estimate, given: Mapping[str, object]) -> dict[str, Any]:
-    """Parse the arguments of an estimate; None, False and empty texts count as omitted."""
+    """Parse the arguments of an estimate; None, False and empty texts count as omitted.
+
+    Raises:
+        ConfigError: an option is unknown, missing or invalid, or has no effect beside the others.
+    """
     known = parameters(function)
     values = {}
     for key, value in given.items():
@@ -414,7 +393,12 @@ def values_of(function: Estimate, given: Mapping[str, object]) -> dict[str, Any]
     missing = [f"--{known[key].name}" for key in needed if key not in values]
     if missing:
         raise ConfigError(f"the following arguments are required: {', '.join(missing)}")
-    _check_effects(function.__name__, [known[key].name for key in values])
+    names = {known[key].name for key in values}
+    needs = NEEDS["any"] | NEEDS.get(function.__name__, {})
+    for name, texts in needs.items():
+        for words in map(str.split, texts):
+            if name in names and names.isdisjoint(words):
+                raise ConfigError(f"--{name} has no effect without --{' or --'.join(words)}")
     for key, value in values.items():
         try:
             values[key] = read(known[key], value)

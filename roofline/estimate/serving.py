@@ -570,6 +570,4 @@ def _longest_context(serving: Serving, free_bytes: int) -> int | None:
     needed = serving.cache_bytes
     if needed(MAX_EXTENT) <= free_bytes:
         return None
-    if free_bytes <= 0:
-        return 0
-    return max(0, bisect_right(range(MAX_EXTENT), free_bytes, lo=1, key=needed) - 1)
+    return bisect_right(range(MAX_EXTENT), free_bytes, lo=1, key=needed) - 1

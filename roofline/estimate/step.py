@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -22,7 +22,6 @@ from roofline.accounting.flops import train_flops
 from roofline.accounting.inference import kv_bytes_per_token
 from roofline.accounting.state import FP32_BYTES, held_weights, state_bytes
 from roofline.accounting.step_memory import StepPlan, step_memory
-from roofline.estimate.answer import Row
 from roofline.estimate.options import Options, Use
 from roofline.gpu_table import pcie_bytes_per_s
 from roofline.links import Fit, bus_factor, read_fits
@@ -301,22 +300,6 @@ class Layout:
     @property
     def devices(self) -> int:
         return self.plan.sharding.devices
-
-    def row(self) -> Row:
-        sharding = self.plan.sharding
-        waiting_s = sum(self.parts[kind] for kind in KINDS)
-        sent = self.traffic.sent
-        row = self.use.row
-        row |= asdict(sharding)
-        row |= {f"sent_{kind}_bytes": sent[kind] for kind in KINDS}
-        return row | {
-            "gpus": self.devices,
-            "micro_batches": self.plan.micro_batches,
-            "total_bytes": self.total_bytes,
-            "sent_bytes": sum(sent.values()),
-            "bubble": self.bubble,
-            "communication": waiting_s / self.seconds,
-        }
 
 
 KINDS = ("data", "tensor", "pipeline", "expert", "context")

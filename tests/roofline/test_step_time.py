@@ -286,7 +286,7 @@ def test_measured_peaks_are_those_of_the_slowest_rank(fleet):
         ),
         (
             {"expert_parallel": 8, "gpus": 1},
-            "--expert-parallel 8 does not divide a model without experts",
+            "--expert-parallel 8 does not divide 0 experts",
         ),
         ({"carbon": 414, "tokens": 1e12}, "remove --convention, --days or --carbon"),
         ({"gpu": "tpu-v4", "gpus": 8}, "tpu-v4 has no known link between devices"),
