@@ -17,8 +17,8 @@ PORT = number(1024, 65535, "a port from 1024 to 65535", int)
 
 DESCRIPTION = """Open the estimates of `python -m roofline estimate` in a browser, with plots. Only
 this machine can connect. Nothing is sent anywhere; nothing is stored except downloads and
-Matplotlib's font cache. Stop with Ctrl-C. Requires Streamlit and Plotly, the extra `explore` of
-this project."""
+Matplotlib's font cache. Stop with Ctrl-C. Requires Streamlit, the extra `explore` of this
+project."""
 
 
 def add_options(parser: Parser) -> None:
@@ -30,8 +30,8 @@ def add_options(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not all(map(find_spec, ("streamlit", "plotly"))):
-        return fail(args.prog, f"Streamlit and Plotly are required: {install_command('explore')}")
+    if not find_spec("streamlit"):
+        return fail(args.prog, f"Streamlit is required: {install_command('explore')}")
     port = next((port for port in ([args.port] if args.port else PORTS) if _is_free(port)), None)
     if port is None:
         ports = args.port or f"{PORTS[0]} to {PORTS[-1]}"

@@ -13,9 +13,9 @@ from roofline.accounting import inference
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.machines import bandwidth_of
 from roofline.accounting.presets import load_preset
-from roofline.estimate.answer import Answer, Curve, Row, steps_of
+from roofline.estimate.answer import Answer, Row, steps_of
 from roofline.estimate.options import MAX_SOURCES, Roofs, Use, uses_of
-from roofline.estimate.products import OUT_DTYPES
+from roofline.estimate.products import OUT_DTYPES, under_roofs
 from roofline.estimate.question import extents, question
 from roofline.machine import MEASURED_FIRST
 from roofline.model import bound, mfu, ridge_intensity
@@ -152,33 +152,28 @@ def intensity(
     """Arithmetic intensity of operations, and the FLOP/s that a machine can reach at it."""
     uses = uses_of(options)
     rows: list[Row] = []
-    ridges = []
-    names = []
+    roofs = {}
     values = {}
     machine_columns = {"gpu": "GPU", "dtype": "dtype"}
     for use in uses.uses:
-        ridges.append(ridge_intensity(use.peak, bandwidth_of(use.machine)))
-        names.append(f"{use.machine.slug} in {use.dtype}")
+        roofs[f"{use.machine.slug} in {use.dtype}"] = (use.peak, bandwidth_of(use.machine))
         for name in op or LADDER:
             rows += [_row(use, name, extent) for extent in _shapes(use, name, shape)]
-    if len(names) == 1:
-        values["ridge"] = ridges[0]
-        machine_columns = {}
-    lines = {}
-    with_flops = [row for row in rows if row["flops"]]
-    drawn = [*(row["intensity"] for row in with_flops), *ridges]
-    for name, use, ridge in zip(names, uses.uses, ridges, strict=True):
-        bandwidth = bandwidth_of(use.machine)
-        corners = (min(drawn), ridge, max(drawn))
-        lines[f"roofline of {name}"] = [(x, min(use.peak, x * bandwidth)) for x in corners]
-    for row in with_flops:
-        label = " ".join(row[key] for key in ("op", "shape", *machine_columns))
-        lines[label] = [(row["intensity"], row["attainable_flops_per_s"])]
     use = uses.uses[0]
+    bandwidth = bandwidth_of(use.machine)
+    ridge = ridge_intensity(use.peak, bandwidth)
+    if len(roofs) == 1:
+        values["ridge"] = ridge
+        machine_columns = {}
+    points = {}
+    for row in rows:
+        if row["flops"]:
+            label = " ".join(row[key] for key in ("op", "shape", *machine_columns))
+            points[label] = (row["intensity"], row["attainable_flops_per_s"])
     side = _side_at_ridge(use)
-    machines = ", ".join(names)
-    if len(names) > MAX_SOURCES:
-        machines = f"{len(names)} machines"
+    machines = ", ".join(roofs)
+    if len(roofs) > MAX_SOURCES:
+        machines = f"{len(roofs)} machines"
     return Answer(
         main=("ridge",),
         title=f"Arithmetic intensity on {machines}",
@@ -199,8 +194,8 @@ def intensity(
         steps=steps_of(
             STEPS,
             peak=use.peak,
-            bandwidth=bandwidth_of(use.machine),
-            ridge=ridges[0],
+            bandwidth=bandwidth,
+            ridge=ridge,
             product=_work("matmul", (side, side, side), use.dtype),
             n=side,
         ),
@@ -221,7 +216,7 @@ def intensity(
             ),
             *uses.notes,
         ],
-        curve=Curve("FLOP per byte", "attainable FLOP/s", lines),
+        curve=under_roofs(roofs, points),
     )
 
 

@@ -33,7 +33,7 @@ from roofline.estimate.question import (
     whole,
 )
 from roofline.machine import MEASURED_FIRST, Machine
-from roofline.model import intensity
+from roofline.model import intensity, ridge_intensity
 from roofline.work import DTYPE_BITS, bytes_of, matmul_work
 
 OUT_DTYPES = {
@@ -346,6 +346,7 @@ def matmul(
     ]
     answers = [_matmul_row(product, None, dtype) for dtype in dtypes]
     row = answers[0]
+    curve = None
     if machines:
         answers = [_matmul_row(product, *at) for at in pairs(machines, dtypes)]
         timed = [row for row in answers if row["seconds"] is not None]
@@ -355,6 +356,13 @@ def matmul(
         columns = {"gpu": "GPU", **columns, "seconds": "time", "bound": "bound"}
         main = ["seconds", "bound", "intensity", "flops"]
         sources.append(sources_of(machines))
+        roofs = {}
+        points = {}
+        for at in timed:
+            name = f"{at['gpu']} in {at['dtype']}"
+            roofs[name] = (at["peak_flops_per_s"], at["bandwidth_bytes_per_s"])
+            points[f"this product on {name}"] = (at["intensity"], at["flops"] / at["seconds"])
+        curve = under_roofs(roofs, points)
         lacking = [row for row in answers if "reason" in row]
         notes += [f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in lacking]
     facts = dict.fromkeys(TIMES) | row
@@ -375,6 +383,7 @@ def matmul(
         source="; ".join(filter(None, sources)),
         assumptions=notes,
         columns=columns,
+        curve=curve,
     )
 
 
@@ -394,6 +403,20 @@ def _product(
     extent = {axis: prod(sizes[index] for index in indices) for axis, indices in axes.items()}
     folded = [f"{axis} = {' '.join(indices)}" for axis, indices in axes.items() if indices]
     return _Product(**extent, folded=", ".join(folded))
+
+
+def under_roofs(
+    roofs: Mapping[str, tuple[float, float]], points: Mapping[str, tuple[float, float]]
+) -> Curve:
+    """Return the plot of points (FLOP/B and FLOP/s) under rooflines (peak FLOP/s and bytes/s)."""
+    ridges = {name: ridge_intensity(*roof) for name, roof in roofs.items()}
+    xs = [*ridges.values(), *(x for x, _ in points.values())]
+    lines = {}
+    for name, (peak, bandwidth) in roofs.items():
+        corners = (min(xs), ridges[name], max(xs))
+        lines[f"roofline of {name}"] = [(x, min(peak, x * bandwidth)) for x in corners]
+    lines |= {name: [point] for name, point in points.items()}
+    return Curve("FLOP per byte", "FLOP/s", lines)
 
 
 TIMES = ("seconds", "bound", "compute_s", "memory_s", "peak_flops_per_s", "bandwidth_bytes_per_s")

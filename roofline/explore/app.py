@@ -4,12 +4,15 @@ answer and the command. A page starts with an example of `estimate --help`.
 
 from __future__ import annotations
 
+import io
 import math
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -23,7 +26,7 @@ from roofline.accounting.config import ConfigError
 from roofline.accounting.presets import preset_names
 from roofline.commands.estimate import example_of
 from roofline.estimate import QUESTIONS
-from roofline.estimate.answer import Answer, folded
+from roofline.estimate.answer import Answer, Row, cell, folded
 from roofline.estimate.question import (
     HELP,
     Estimate,
@@ -35,9 +38,11 @@ from roofline.estimate.question import (
     whole,
 )
 from roofline.estimate.sweep import Over, swept
-from roofline.explore.pictures import plain, show, show_roofs, table
 from roofline.gpu_table import UnknownGpuError, load_gpus
 from roofline.picture.charts import draw_answer, draw_sweep
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Given = dict[str, Any]
 # Typed texts and switched on flags by Python name. These texts are comments, because Streamlit
@@ -59,6 +64,9 @@ code { font-size: max(0.75em, 12px) !important; }
 POWERS = {str(2**power) for power in range(21)}
 DIGITS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 # Stops of sliders: of integers, and within a factor of 1,000.
+
+DRAWING = Lock()
+# Matplotlib's styles are global, and each browser window has a thread.
 
 ERRORS = (ConfigError, OutputError, OverflowError, StoreError, UnknownGpuError)
 
@@ -91,8 +99,6 @@ def draw(question: str) -> None:
                 pass  # a ranking, which has no picture and no sweep
             elif over:
                 show_sweep(question, answer, given, over)
-            elif question == "matmul":
-                show_roofs(answer, given)
             elif answer.curve or any(step.amount for step in answer.steps):
                 show(draw_answer, answer)
             show_steps(answer)
@@ -208,6 +214,28 @@ def show_steps(answer: Answer) -> None:
         st.markdown("\n".join(f"- {plain(note)}" for note in answer.assumptions))
     text = csv_text(answer.table_rows(), ())
     st.download_button("download CSV", text, "estimate.csv", "text/csv", on_click="ignore")
+
+
+def show(draw: Callable[..., Figure], *words: Any) -> None:
+    """Show a picture within the page; the URL of a separate file would expire when a value
+    changes.
+    """
+    svg = io.StringIO()
+    with DRAWING:
+        draw(*words, st.context.theme.type or "light").savefig(svg, format="svg")
+    st.image(svg.getvalue(), width="stretch")
+
+
+def plain(text: str) -> str:
+    """Escape text for Markdown."""
+    return re.sub(r"([\\`*_{}\[\]()<>#+!|~$:&])", r"\\\1", text)
+
+
+def table(rows: Sequence[Row], columns: Sequence[tuple[str, str]]) -> None:
+    titles = [title for _, title in columns]
+    unique = [title + " " * titles[:index].count(title) for index, title in enumerate(titles)]
+    cells = [[plain(cell(key, row.get(key))) for key, _ in columns] for row in rows]
+    st.table([dict(zip(unique, line, strict=True)) for line in cells], hide_index=True)
 
 
 def main() -> None:
