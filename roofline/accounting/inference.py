@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from fractions import Fraction
-from itertools import pairwise
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -244,26 +243,15 @@ class Serving(NamedTuple):
         positions. Before and after the window is full, FLOPs and bytes are arithmetic series that
         cross at most once, so the sum is exact.
         """
+        window = self.config.window or inf
 
-        def is_compute_bound(seen: int) -> bool:
-            compute_s, memory_s = self.times(self.decode(seen))
-            return compute_s > memory_s
+        def series(first: int, last: int) -> float:
+            """Return the time of the steps that see `first` to `last` positions."""
+            ends = [self.times(self.decode(seen)) for seen in (first, last)]
+            bounds = {compute_s > memory_s for compute_s, memory_s in ends}
+            if last - first < 2 or (len(bounds) == 1 and not first < window < last):
+                return sum(map(max, ends)) / 2 * (last - first + 1)
+            middle = (first + last) // 2
+            return series(first, middle) + series(middle + 1, last)
 
-        def crossing(start: int, stop: int) -> int:
-            begins = is_compute_bound(start)
-            return start + bisect_left(
-                range(start, stop), True, key=lambda seen: is_compute_bound(seen) != begins
-            )
-
-        def series(start: int, stop: int) -> float:
-            ends = [max(self.times(self.decode(seen))) for seen in (start, stop - 1)]
-            return sum(ends) / 2 * (stop - start) if start < stop else 0.0
-
-        first = prompt + 1
-        end = prompt + tokens
-        full = min(max(self.config.window or first, first), end)
-        seconds = 0.0
-        for start, stop in pairwise((first, full, end)):
-            turn = crossing(start, stop)
-            seconds += series(start, turn) + series(turn, stop)
-        return seconds
+        return series(prompt + 1, prompt + tokens - 1) if tokens > 1 else 0.0
