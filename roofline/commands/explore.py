@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import socket
 from importlib.util import find_spec
 from pathlib import Path
 
 from results.show.options import number
-from results.show.terminal import Parser, fail, install_command, say
+from results.show.terminal import OK, USAGE, Parser, fail, install_command
 
 APP = Path(__file__).parents[1] / "explore" / "app.py"
 HOST = "127.0.0.1"
-PORTS = range(8501, 8601)
 PORT = number(1024, 65535, "a port from 1024 to 65535", int)
 
 DESCRIPTION = """Open the estimates of `python -m roofline estimate` in a browser, with plots. Only
@@ -32,18 +30,16 @@ def add_options(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not find_spec("streamlit"):
         return fail(args.prog, f"Streamlit is required: {install_command('explore')}")
-    port = next((port for port in ([args.port] if args.port else PORTS) if _is_free(port)), None)
-    if port is None:
-        ports = args.port or f"{PORTS[0]} to {PORTS[-1]}"
-        return fail(args.prog, f"port {ports} is in use: choose another one with --port")
     from streamlit.web.cli import main
 
-    say(f"http://{HOST}:{port}   stop with Ctrl-C")
-    main(["run", str(APP), *options(port, args.no_browser)], standalone_mode=False)
-    return 0
+    try:
+        main(["run", str(APP), *options(args.port, args.no_browser)], standalone_mode=False)
+    except SystemExit as error:  # it says that the port is in use
+        return USAGE if error.code else OK
+    return OK
 
 
-def options(port: int, is_headless: bool) -> list[str]:
+def options(port: int | None, is_headless: bool) -> list[str]:
     """Return the options of `streamlit run`: local only, no telemetry, no file watcher."""
     values = {
         "server.address": HOST,
@@ -54,18 +50,10 @@ def options(port: int, is_headless: bool) -> list[str]:
         "browser.gatherUsageStats": False,
         "client.toolbarMode": "viewer",
         "logger.level": "warning",
-        "logger.hideWelcomeMessage": True,
         "global.disableWidgetStateDuplicationWarning": True,  # sliders write their fields
         "theme.light.primaryColor": "#0062b1",  # contrast on white according to axe
         "theme.dark.primaryColor": "#6db6ff",
         "server.port": port,
     }
-    return [f"--{name}={str(value).lower()}" for name, value in values.items()]
-
-
-def _is_free(port: int) -> bool:
-    try:
-        socket.create_server((HOST, port)).close()
-    except OSError:
-        return False
-    return True
+    known = {name: value for name, value in values.items() if value is not None}
+    return [f"--{name}={str(value).lower()}" for name, value in known.items()]

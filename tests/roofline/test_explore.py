@@ -153,9 +153,6 @@ def test_a_port_that_is_taken_or_none_and_a_missing_extra_are_one_line(capsys, m
         port = taken.getsockname()[1]
         assert main(["explore", "--port", str(port)]) == 2
         assert capsys.readouterr().err.count("\n") == 1
-        monkeypatch.setattr(explore, "PORTS", [port])
-        assert main(["explore"]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
     for text in ("80", "70000", "x"):
         with pytest.raises(SystemExit, match="2"):
             main(["explore", "--port", text])
