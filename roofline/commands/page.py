@@ -21,7 +21,6 @@ each of the others."""
 EXAMPLES = """examples:
   python -m roofline page latest -o report.html                       # the newest run
   python -m roofline page main.jsonl branch.jsonl -o compared.html    # two runs and their verdicts
-  python -m roofline page latest --estimate infer.json -o report.html  # with an estimate
   python -m roofline page --gpu h100-sxm,h200-sxm -o gpus.html        # datasheet ceilings, no GPU needed
 """  # noqa: E501
 
@@ -33,15 +32,11 @@ def add_options(parser: Parser) -> None:
     parser.group("output").add_argument(
         "-o", "--output", type=Path, required=True, metavar="PATH", help="HTML file"
     )
-    text = "add the JSON output of `python -m roofline estimate matmul` or `infer`; may be repeated"
-    parser.add_argument(
-        "--estimate", action="append", type=Path, default=[], metavar="FILE", help=text
-    )
     add_selection(parser, "with `latest`: the newest run", LATEST)
 
 
 def run(args: argparse.Namespace) -> int:
-    from roofline.picture.page import check_extra, estimates_of, page_html, verdicts_of
+    from roofline.picture.page import check_extra, page_html, verdicts_of
 
     check_extra()
     if args.output.suffix.lower() not in SUFFIXES:
@@ -53,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     scene = build_scene(sources.measured, sources.gpus, dtypes or default_dtypes(sources))
     verdicts = verdicts_of([run.path for run in sources.runs], chosen)
     with busy("drawing"):
-        html = page_html(scene, sources.measured, args.title, verdicts, estimates_of(args.estimate))
+        html = page_html(scene, sources.measured, args.title, verdicts)
     write_output(args.output, html.encode("utf-8", "backslashreplace"))
     print_out(f"{args.output}\n", kept=f"; the page is in {args.output}")
     return sources.exit_code

@@ -41,7 +41,7 @@ SIDE = "side"
 """Names of the labels, for `page.js`."""
 
 
-def roofline_figure(scene: Scene, estimates: Sequence[Object] = ()) -> Figure:
+def roofline_figure(scene: Scene) -> Figure:
     """Return the interactive plot; `customdata` of a point is its index in the scene."""
     from plotly.graph_objects import Figure, Scatter
 
@@ -69,22 +69,6 @@ def roofline_figure(scene: Scene, estimates: Sequence[Object] = ()) -> Figure:
             hoverinfo="skip",
             showlegend=False,
         )
-    xs = [row["intensity"] for row in estimates]
-    ys = [row["flops_per_s"] for row in estimates]
-    if estimates:
-        hovers = []
-        for row in estimates:
-            rate = quantity(row["flops_per_s"], "FLOP/s")
-            hovers.append(escaped(f"{one_line(row['name'], 80)}<br>{rate}"))
-        figure.add_scatter(
-            x=xs,
-            y=ys,
-            mode="markers",
-            name="estimate",
-            text=hovers,
-            hoverinfo="text",
-            marker={"symbol": "star", "size": 15, "color": INK},
-        )
     line = LABEL_SHARE * (view.top - view.bottom)
     for label in [*flat_labels(scene, line), *slope_labels(scene, 2 * line)]:
         figure.add_annotation(
@@ -108,13 +92,13 @@ def roofline_figure(scene: Scene, estimates: Sequence[Object] = ()) -> Figure:
     }
     figure.update_xaxes(
         **axis,
-        range=_range(view.left, view.right, xs),
+        range=[view.left, view.right],
         title="Arithmetic intensity (FLOP/byte)",
         tickformat=",",
     )
     figure.update_yaxes(
         **axis,
-        range=_range(view.bottom, view.top, ys),
+        range=[view.bottom, view.top],
         title="Performance (FLOP/s)",
         tickformat="~s",
     )
@@ -128,12 +112,6 @@ def roofline_figure(scene: Scene, estimates: Sequence[Object] = ()) -> Figure:
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.01, "groupclick": "toggleitem"},
     )
     return figure
-
-
-def _range(low: float, high: float, values: Sequence[float]) -> list[float]:
-    """Return the ends of an axis, decimal logarithms, with room around further values."""
-    ends = [math.log10(value) for value in values]
-    return [min([low, *(end - 0.3 for end in ends)]), max([high, *(end + 0.3 for end in ends)])]
 
 
 def modules_figure(records: Sequence[Record]) -> Figure | None:

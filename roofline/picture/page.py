@@ -1,4 +1,4 @@
-"""The HTML report: roofline, rows, verdicts, estimates and explanations."""
+"""The HTML report: roofline, rows, verdicts and explanations."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
-from itertools import chain, product
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from msgspec import Meta, MsgspecError, Struct, ValidationError, convert, to_builtins
-from msgspec.json import decode
+from typing import TYPE_CHECKING
 
 from results.compare.comparison import compare, nothing_common
 from results.compare.output import describe as describe_row
@@ -65,7 +62,6 @@ def page_html(
     runs: Sequence[Measured] = (),
     title: str | None = None,
     verdicts: Sequence[Row] = (),
-    estimates: Sequence[Object] = (),
 ) -> str:
     """Return the page of a scene as self-contained HTML."""
     from markupsafe import Markup
@@ -74,7 +70,7 @@ def page_html(
     scripts = [get_plotlyjs(), (TEMPLATES / "page.js").read_text(encoding="utf-8")]
     names, subtitle = title_lines(scene)
     records = list(chain.from_iterable(own for _, own in runs))
-    figures = {"plot": roofline_figure(scene, estimates), "modules": modules_figure(records)}
+    figures = {"plot": roofline_figure(scene), "modules": modules_figure(records)}
     named = [(scene.run_name(index), environment) for index, (environment, _) in enumerate(runs)]
     table = _table(scene, runs)
     marks = ["Area: share of time"] if scene.is_profile else []
@@ -96,7 +92,6 @@ def page_html(
         not_compared=[known for known in verdicts if not known["rows"]],
         run_names={environment.run_id: name for name, environment in named},
         too_noisy=TOO_NOISY,
-        estimates=estimates,
         machines=scene.machines,
         roofs=scene.roofs,
         runs=named,
@@ -164,9 +159,6 @@ def policy(scripts: Sequence[str]) -> str:
 
 MAX_ROWS = 500
 """Of a comparison; the most important ones are shown."""
-Positive = Annotated[float, Meta(gt=0, lt=1e300)]
-PARTS = ("", "prefill_", "decode_")
-"""Prefixes of `flops`, `bytes` and `seconds` in the rows of an estimate."""
 
 
 def verdicts_of(paths: Sequence[Path], chosen: Selection) -> list[Object]:
@@ -203,53 +195,3 @@ def _compared(first: Run, other: Run | None) -> Object:
         "unmatched": list(map(describe_row, compared.unmatched[:MAX_ROWS])),
         "notes": list(compared.notes),
     }
-
-
-def estimates_of(paths: Iterable[Path]) -> list[Object]:
-    """Return each row of the estimates that has FLOPs, bytes and seconds, as a JSON object with its
-    rates.
-    """
-    estimates: list[Object] = []
-    for path in paths:
-        shown = one_line(str(path), 200)
-        try:
-            document = decode(path.read_bytes(), type=Object)
-            rows = convert(document.get("rows") or [document], list[Object])
-        except (OSError, MsgspecError, RecursionError) as error:
-            raise StoreError(f"--estimate {shown} is no answer in JSON: {error}") from None
-        found: list[Object] = []
-        for row, part in product(rows, PARTS):
-            found += _estimates(path.stem, row, part)
-        if not found:
-            raise StoreError(
-                f"--estimate {shown} has no FLOPs, bytes and seconds, which matmul and infer write"
-            )
-        estimates += found
-    return estimates
-
-
-class _Part(Struct):
-    """The part of a row of an estimate that is drawn."""
-
-    flops: Positive
-    bytes: Positive
-    seconds: Positive
-    bound: str = ""
-
-
-def _estimates(name: str, row: Row, part: str) -> list[Object]:
-    """Return the part of a row, or nothing without positive FLOPs, bytes and seconds."""
-    try:
-        known = convert({key.removeprefix(part): row[key] for key in row if part in key}, _Part)
-    except ValidationError:
-        return []
-    words = [name, part.rstrip("_"), str(row.get("gpu") or ""), str(row.get("dtype") or "")]
-    if row.get("fits") is False:
-        words.append("does not fit in memory")
-    rates = {
-        "name": one_line(" ".join(filter(None, words)), 60),
-        "intensity": known.flops / known.bytes,
-        "flops_per_s": known.flops / known.seconds,
-        "bound": one_line(known.bound),
-    }
-    return [to_builtins(known) | rates]

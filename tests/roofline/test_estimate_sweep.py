@@ -9,7 +9,6 @@ from test_estimate import call, data_of, text_of
 
 from roofline.estimate.sweep import Over, swept
 from roofline.picture.charts import draw_sweep
-from roofline.picture.page import estimates_of
 
 DECODE = "infer --model llama-3-8b --gpu h100-sxm --prompt 128"
 
@@ -93,13 +92,6 @@ def test_words_are_bars_of_the_parts_of_the_total():
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert {"weights", "gradients", "optimizer", "activations"} <= set(names)
     assert [label.get_text() for label in axes.get_xticklabels()] == ["fp32", "bf16"]
-
-
-def test_what_does_not_fit_is_named_on_a_page(capsys, tmp_path):
-    path = tmp_path / "infer.json"
-    path.write_text(text_of(capsys, f"sweep {DECODE} --over batch=1,8192 --format json"))
-    small, large = [one["name"] for one in estimates_of([path]) if "decode" in one["name"]]
-    assert large == f"{small} does not fit in memory"
 
 
 def test_sweep_plot_has_a_line_per_other_value_and_the_critical_batch(tmp_path, capsys):

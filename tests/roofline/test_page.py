@@ -25,7 +25,7 @@ from roofline.machine import Ceiling, Machine
 from roofline.picture import page
 from roofline.picture.build import build_scene
 from roofline.picture.interactive import modules_figure, roofline_figure
-from roofline.picture.page import estimates_of, page_html, verdicts_of
+from roofline.picture.page import page_html, verdicts_of
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -233,44 +233,6 @@ def test_runs_are_compared_with_the_first(tmp_path):
     assert '<td class="number">-</td><td class="number">too noisy</td>' in page
     assert verdicts_of(paths[:1], EVERYTHING) == []
     assert (faster["runs"], none["runs"]) == (["a", "b"], ["a", "c"])
-
-
-def test_estimates_are_places_in_the_view(tmp_path):
-    row = {
-        "gpu": "h100-sxm",
-        "dtype": "bf16",
-        "decode_flops": 10**9,
-        "decode_bytes": 10**12,
-        "decode_seconds": 0.5,
-    }
-    path = tmp_path / "infer.json"
-    path.write_text(json.dumps({"rows": [row | {"decode_bound": "memory"}]}), encoding="utf-8")
-    (found,) = estimates_of([path])
-    assert found["name"] == "infer decode h100-sxm bf16"
-    assert (found["intensity"], found["flops_per_s"], found["bound"]) == (1e-3, 2e9, "memory")
-    layout = json.loads(roofline_figure(build_scene([], [BOTH]), [found]).to_json())["layout"]
-    assert layout["xaxis"]["range"][0] < -3 < layout["xaxis"]["range"][1]
-    assert layout["yaxis"]["range"][0] < 9.3 < layout["yaxis"]["range"][1]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{", "is no answer in JSON"),
-        ("[]", "is no answer in JSON"),
-        ('{"flops": 1}', "has no FLOPs"),
-        (None, "No such"),
-    ],
-)
-def test_a_file_without_an_estimate_is_one_line(tmp_path, capsys, text, said):
-    path = tmp_path / "estimate.json"
-    if text is not None:
-        path.write_text(text, encoding="utf-8")
-    refusal = refused(
-        ["page", "--gpu", "h100-sxm", "--estimate", path, "-o", tmp_path / "a.html"], capsys
-    )
-    assert refusal.startswith(f"--estimate {path}")
-    assert said in refusal
 
 
 @pytest.fixture(scope="module")
