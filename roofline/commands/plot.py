@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,18 +17,15 @@ from results.show.terminal import (
     ADVANCED,
     OK,
     USAGE,
-    WRONG_RESULT,
     Parser,
     busy,
-    one_line,
     print_out,
     say,
     stdout,
 )
 from results.store.runfile import Run
 from roofline.gpu_table import find_gpu
-from roofline.machine import Machine, judging
-from roofline.model import judge
+from roofline.machine import Machine
 from roofline.picture.build import build_scene
 from roofline.picture.characters import in_characters
 from roofline.picture.figure import draw_roofline
@@ -59,13 +55,10 @@ EXAMPLES = """examples:
   python -m roofline plot latest --op gelu --since 2d -o gelu.png
   python -m roofline plot --gpu h100-sxm -o h100.svg             # datasheet ceilings, no GPU needed
   python -m roofline plot --gpu h100-sxm,h200-sxm --dtype bf16 -o both.pdf
-  python -m roofline plot latest --check 'gelu>=0.9'             # exit with 1 if gelu is below 90 %
 """
 
 MIN_WIDTH = 60
 """Columns of a plot in characters."""
-
-CHECK = re.compile(r"\s*([^\s<>=]+)\s*>=\s*([0-9]*\.?[0-9]+)\s*")
 
 
 class Sources(NamedTuple):
@@ -131,11 +124,6 @@ def add_options(parser: Parser) -> None:
     add_picture(
         parser, "save a plot: .png, .svg or .pdf (default: one in characters on a terminal)"
     )
-    text = (
-        "exit with 1 if a row of OP is below this fraction of its roof, as in 'gelu>=0.9'; may "
-        "be repeated"
-    )
-    parser.add_argument("--check", action="append", default=[], metavar="OP>=FRACTION", help=text)
     add_selection(parser, "with `latest`: the newest run", LATEST)
 
 
@@ -165,26 +153,18 @@ def add_sources(parser: Parser, dtypes: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     wanted = dtypes_of(args.dtype)
-    checks = list(map(_check, args.check))
     path = args.output
-    if path is None and not checks and not stdout().isatty():
-        raise PlotError("expected -o PATH or --check 'OP>=FRACTION'")
+    if path is None and not stdout().isatty():
+        raise PlotError("expected -o PATH")
     sources = load_sources(args.runs, args.gpu, args.folder, Selection.of(args, LATEST))
     scene = _scene(sources, wanted)
-    short: list[str] = []
-    for check in checks:
-        short += _short_of(check, sources, wanted)
-    lines = short
-    kept = ""
-    if path is not None:
+    if path is None:
+        print_out(f"{in_characters(scene, max(MIN_WIDTH, get_terminal_size().columns))}\n")
+    else:
         with busy("drawing"):
             save_picture(draw_roofline(scene, args.title, theme=args.theme), path)
-        lines = [str(path), *short]
-        kept = f"; the plot is in {path}"
-    elif not checks:
-        lines = [in_characters(scene, max(MIN_WIDTH, get_terminal_size().columns))]
-    print_out("".join(f"{line}\n" for line in lines), kept=kept)
-    return sources.exit_code or (WRONG_RESULT if short else OK)
+        print_out(f"{path}\n", kept=f"; the plot is in {path}")
+    return sources.exit_code
 
 
 def dtypes_of(words: Iterable[str]) -> list[str]:
@@ -256,41 +236,6 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
         paths = ", ".join(str(run.path) for run in sources.runs)
         _note(f"{paths}: no point can be drawn ({reasons}), only ceilings")
     return scene
-
-
-def _check(text: str) -> tuple[str, float]:
-    match = CHECK.fullmatch(text)
-    if match is None or not 0 < float(match[2]) <= 1:
-        raise PlotError(
-            f"--check '{one_line(text)}' is not OP>=FRACTION with a fraction above 0, at most 1, "
-            f"such as 'gelu>=0.9'"
-        )
-    return match[1], float(match[2])
-
-
-def _short_of(check: tuple[str, float], sources: Sources, dtypes: Sequence[str]) -> list[str]:
-    op, share = check
-    lines = []
-    count = 0
-    for environment, records in sources.measured:
-        machine = judging(environment, sources.gpus)
-        for row in records:
-            if row.op != op or row.status == "skipped" or (dtypes and row.dtype not in dtypes):
-                continue
-            count += 1
-            reached = judge(row, machine).roofline_pct
-            if reached is None or reached < 100 * share:
-                if row.status != "ok":
-                    result = row.status
-                elif reached is None:
-                    result = "its roof is unknown"
-                else:
-                    result = f"{reached:.3g} % of its roof"
-                words = map(one_line, (row.op, row.case, row.dtype, row.provider))
-                lines.append(f"{' '.join(words)}: {result}, expected {100 * share:g} %")
-    if not count:
-        raise PlotError(f"--check '{op}>={share:g}': no row of {op} was measured")
-    return lines
 
 
 def _note_ceilings(runs: Sequence[Run]) -> None:

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from plot_scenes import (
     assert_apart,
     corners,
-    elementwise,
     matmul,
     saved,
     scene,
@@ -87,61 +86,6 @@ def test_what_cannot_be_drawn_from_python_is_an_error_in_one_line(tmp_path):
         roofline.draw("nowhere", folder=tmp_path)
     with pytest.raises(roofline.UnknownGpuError, match=r"^[^\n]+$"):
         roofline.draw(gpu="h100")
-
-
-@pytest.mark.parametrize(
-    ("checks", "code", "short"),
-    [
-        (["matmul>=0.8"], 0, 0),
-        (["matmul>=0.9"], 1, 2),
-        ([" matmul >= .5 ", "gelu>=0.3"], 1, 1),
-        (["matmul>=0.9", "gelu>=0.3"], 1, 3),
-    ],
-)
-def test_a_row_that_falls_short_of_its_share_ends_with_1(checks, code, short, tmp_path, capsys):
-    path = saved(tmp_path / "run.jsonl", [*GOOD, elementwise("gelu", 2**20, 20, 0.001)])
-    asked = [word for check in checks for word in ("--check", check)]
-    assert main(["plot", str(path), *asked]) == code
-    said = capsys.readouterr()
-    assert (said.out.count("expected"), said.err) == (short, "")
-    if short == 2:
-        assert (
-            "matmul 512x512x512 bf16 torch: 86 % of its roof, expected 90 %"
-            in said.out.splitlines()
-        )
-
-
-def test_check_fails_for_failed_rows_and_ignores_skipped_ones(tmp_path, capsys):
-    bad = [
-        matmul(64, "bf16", 1.0, status=status, median_s=None, ci95_s=None)
-        for status in ("failed", "skipped")
-    ]
-    path = saved(tmp_path / "run.jsonl", [*GOOD, *bad])
-    target = tmp_path / "x.svg"
-    assert main(["plot", str(path), "--check", "matmul>=0.5", "-o", str(target)]) == 1
-    assert (
-        capsys.readouterr().out == f"{target}\nmatmul 64x64x64 bf16 torch: failed, expected 50 %\n"
-    )
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        "gelu",
-        "gelu>=",
-        ">=0.5",
-        "matmul>0.5",
-        "matmul>=1.5",
-        "matmul>=0",
-        "matmul>=90%",
-        "gelu>=0.5",
-        "",
-    ],
-)
-def test_a_check_of_nothing_is_refused_in_one_line(check, tmp_path, capsys):
-    assert main(["plot", str(saved(tmp_path / "run.jsonl", GOOD)), "--check", check]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
 
 
 def test_the_picture_of_the_readme_is_what_its_command_draws(tmp_path):
