@@ -60,9 +60,7 @@ PLOTS = {
     **dict.fromkeys(("params", "flops", "memory"), "the components"),
     "intensity": "the roofline with each operation",
     "matmul": "the roofline of each machine with the product",
-    "train": "parameters against tokens for the same compute, or with a layout of the speed by "
-    "devices",
-    "chinchilla": "parameters against tokens for the same compute",
+    "train": "the speed of a layout by devices",
 }
 
 

@@ -179,13 +179,12 @@ def train(
     row = rows[0]
     use = uses.uses[0]
     flops = row["flops"]
-    trained = row["tokens"]
     landmark = scaling.landmark_of(flops)
     steps = steps_of(
         TRAIN_STEPS,
         **{"co2_t": None, **row},
         use=use,
-        counted=f"({run.arithmetic}) x {number(trained)}",
+        counted=f"({run.arithmetic}) x {number(row['tokens'])}",
         speed=use.speed(gpus),
         price_per_hour=use.price,
         energy_mwh=row["energy_j"] and row["energy_j"] / 3.6e9,
@@ -195,7 +194,6 @@ def train(
         state_bytes=whole_state,
         state_each=state_each,
     )
-    active = count_parameters(config).active
     columns = {**TRAINED, "tokens": "tokens", "days": "days", "device_hours": "device hours"}
     if "price" in options:
         columns["price"] = "price"
@@ -215,9 +213,6 @@ def train(
         source=f"{uses.source}; {landmark['source']}",
         assumptions=[*uses.notes, *_notes_on_flops(config, sequence, run), sharing, LEFT_OUT],
         columns=columns,
-        curve=scaling.size_against_data(
-            scaling.six_nd(active, trained), scaling.TOKENS_PER_PARAM, run=(active, trained)
-        ),
     )
 
 
@@ -500,7 +495,6 @@ def chinchilla(
             "tokens": "tokens",
             "fitted_loss": "fitted loss",
         },
-        curve=scaling.size_against_data(facts["flops"], tokens_per_param),
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import log, sqrt
 from typing import NamedTuple
 
-from results.show.units import number
-from roofline.estimate.answer import Curve, Row
+from roofline.estimate.answer import Row
 
 HOFFMANN = "Hoffmann et al., Training Compute-Optimal Large Language Models (2022)"
 TOKENS_PER_PARAM = 20
@@ -69,24 +68,3 @@ FITTED_LOSS = "1.69 + 406.4 / N^0.34 + 410.7 / D^0.28"
 """L = E + A / N^alpha + B / D^beta.
 
 Source: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants."""
-
-SIZES = [10 ** (power / 12) for power in range(-18, 19)]
-"""Sizes of the models along a budget, relative to the compute-optimal one: 1/32 to 32."""
-
-
-def size_against_data(
-    flops: float, tokens_per_param: float, run: tuple[float, float] | None = None
-) -> Curve:
-    """Return the plot of N against D: models of equal compute, and models of equal tokens per
-    parameter.
-    """
-    best = compute_optimal_params(flops, tokens_per_param)
-    sizes = [best * factor for factor in SIZES]
-    lines: dict[str, list[tuple[float, float]]] = {
-        f"{number(flops)} FLOPs: D = C / (6 N)": [(n, flops / six_nd(n, 1)) for n in sizes],
-        f"{tokens_per_param:g} tokens per parameter": [(n, tokens_per_param * n) for n in sizes],
-        "compute-optimal": [(best, tokens_per_param * best)],
-    }
-    if run:
-        lines["this run"] = [run]
-    return Curve("parameters N", "tokens D", lines)

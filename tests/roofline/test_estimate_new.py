@@ -118,23 +118,6 @@ def test_a_model_of_which_a_token_uses_a_part(capsys):
     assert "--active-params 6.71e+11 exceeds --params" in capsys.readouterr().err
 
 
-def test_a_budget_is_drawn_as_parameters_against_tokens(tmp_path):
-    """C = 6 N D and D = 20 N meet in the compute-optimal model; a run of the budget lies on the
-    first.
-    """
-    from roofline.estimate.scaling import size_against_data
-
-    curve = size_against_data(6 * 70e9 * 15e12, 20, (70e9, 15e12))
-    budget, ratio, [(best, tokens)], [run] = curve.lines.values()
-    assert tokens == pytest.approx(20 * best) == pytest.approx(70e9 * 15e12 / best)
-    assert all(params * data == pytest.approx(70e9 * 15e12) for params, data in (*budget, run))
-    assert all(data == pytest.approx(20 * params) for params, data in ratio)
-    for words in ("train --params 70e9 --tokens 15e12", "chinchilla --days 14"):
-        path = tmp_path / f"{words[:5]}.svg"
-        assert call(*words.split(), "--gpu", "h100-sxm", "--plot", str(path)) == 0
-        assert "compute-optimal" in path.read_text()
-
-
 @pytest.mark.parametrize(
     ("line", "gpus", "bound"),
     [
