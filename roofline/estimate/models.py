@@ -8,7 +8,7 @@ from typing import Annotated, Unpack
 
 from results.show.units import count, number, quantity
 from roofline.accounting import activations, parameters
-from roofline.accounting.activations import EAGER_MEASURED, torch_kernels
+from roofline.accounting.activations import torch_kernels
 from roofline.accounting.built import whole_model
 from roofline.accounting.config import ConfigError
 from roofline.accounting.flops import (
@@ -258,7 +258,7 @@ def memory(
     attention: Attention = "flash",
     recipe: Recipe = "bf16-master",
     optimizer: Optimizer = "adamw",
-    kernels: Annotated[str, ("fused", "eager", "cpu")] = "fused",
+    kernels: Annotated[str, ("fused", "cpu")] = "fused",
     checkpoint: str = "none",
     accumulate: Whole = 1,
     gpus: Whole = 1,
@@ -274,11 +274,10 @@ def memory(
     config = model_of(model, options)
     precision = RECIPES[recipe]
     machines = machines_of(options, is_needed=False)
-    device = "cpu" if kernels == "cpu" else "cuda"
-    saved = torch_kernels(config, precision, device, kernels == "eager")
+    saved = torch_kernels(config, precision, "cpu" if kernels == "cpu" else "cuda")
     saved = replace(
         saved,
-        is_flash=saved.is_flash and attention == "flash",
+        is_flash=attention == "flash",
         has_dropout=dropout,
         is_sequence_parallel=options.get("sequence_parallel", False),
     )
@@ -312,7 +311,7 @@ def memory(
             f"stored, 8 V of gradients"
         )
         sources += [activations.SOURCE, config.source]
-        notes = _memory_notes(plan, step.moment, kernels)
+        notes = _memory_notes(plan, step.moment)
         dtype = precision.compute_dtype
         for machine in machines:
             if machine.entries and machine.peak(dtype, MEASURED_FIRST) is None:
@@ -381,16 +380,13 @@ def memory(
     )
 
 
-def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
+def _memory_notes(plan: StepPlan, moment: str) -> list[str]:
     config = plan.config
     sharding = plan.sharding
     saved = plan.kernels
     attention = "flash" if saved.is_flash else "unfused"
     dropout = "with" if saved.has_dropout else "no"
-    is_eager = kernels == "eager"
     run = "fused norms" if saved.is_norm_fused else "unfused norms"
-    if is_eager:
-        run = "eager ones of transformers"
     notes = [
         (
             f"ZeRO {sharding.zero} over {sharding.data_parallel} devices, tensor parallelism of "
@@ -421,10 +417,6 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
         (stages > 1, f"the larger of first and last stage of {stages}, with a 1F1B schedule"),
         (ways > 1, f"each of {ways} data-parallel devices stores 1/{ways} of the experts"),
         (plan.lora, "approximate: activations of adapters are left out; the base model is frozen"),
-        (
-            is_eager and config.family not in EAGER_MEASURED,
-            f"approximate: eager kernels were validated for {', '.join(EAGER_MEASURED)}",
-        ),
         (
             config.experts,
             "approximate: experts have an even load, and store their gathered inputs and outputs",
