@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import log
 from pathlib import Path
 from typing import Annotated, Unpack
 
@@ -41,13 +43,43 @@ from roofline.estimate.options import (
     sharding_of,
 )
 from roofline.estimate.question import Model, Names, Number, Size, Whole, question
-from roofline.estimate.scaling import LANDMARK_STEP, landmark_of
 from roofline.machine import MEASURED_FIRST
 
 Attention = Annotated[str, ("flash", "unfused")]
 Convention = Annotated[str, tuple(CONVENTIONS)]
 Recipe = Annotated[str, tuple(RECIPES)]
 Optimizer = Annotated[str, tuple(OPTIMIZERS)]
+
+
+LANDMARKS: Sequence[Row] = (
+    {
+        "name": "GPT-3",
+        "flops": 3.14e23,
+        "source": "Brown et al., Language Models are Few-Shot Learners (2020), table D.1",
+    },
+    {
+        "name": "GPT-4",
+        "flops": 2e25,
+        "source": "speculated, not published by OpenAI: CS336 lecture 2; Epoch AI estimates 2.1e25",
+    },
+    {
+        "name": "US reporting threshold",
+        "flops": 1e26,
+        "source": "Executive Order 14110 (2023), section 4.2(b)(i); revoked in 2025",
+    },
+)
+"""Training FLOPs of known models, and of a rule."""
+
+LANDMARK_STEP = """\
+landmark | {run_flops:number} / {landmark[flops]:number} | {landmark[ratio]:number} x \
+{landmark[name]}
+"""
+
+
+def landmark_of(flops: float) -> Row:
+    """Return the landmark nearest to a training run by ratio."""
+    nearest = min(LANDMARKS, key=lambda landmark: abs(log(flops / landmark["flops"])))
+    return nearest | {"ratio": flops / nearest["flops"]}
 
 
 PARAMS_STEPS = """\
