@@ -100,7 +100,7 @@ def test_op_commands_and_compare_have_few_options():
 def test_each_option_name_has_one_meaning():
     assert {name.partition(" ")[0].partition(".")[0] for name in meanings("--device")} == {"bench"}
     machines = meanings("--machine")
-    assert {name.partition(" ")[0] for name in machines} == {"results", "roofline", "estimate"}
+    assert {name.partition(" ")[0] for name in machines} == {"results", "roofline"}
     assert all("`python -m results list`" in action.help for action in machines.values())
     assert not any(name.startswith("results") for name in meanings("--gpu"))
     outputs = meanings("--output")

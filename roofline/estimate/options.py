@@ -8,9 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
-from results.compare.selection import LATEST, Selection, since
 from results.store.runfile import Run, StoreError, load_run
-from results.store.runs import list_runs
+from results.store.runs import find_run, list_runs
 from roofline.accounting.config import ConfigError, ModelConfig, model_of_size
 from roofline.accounting.families import GPT2_NAMES, NAMES
 from roofline.accounting.machines import mfu_of, peak_of, run_machine, why_not
@@ -84,10 +83,6 @@ class Machines(TypedDict, total=False):
 
     gpu: Names
     measured: str
-    op: Names
-    provider: Names
-    machine: str
-    since: Annotated[float, since]
 
 
 class Held(Machines, total=False):
@@ -103,18 +98,12 @@ class Linked(Machines, total=False):
     node: Whole
 
 
-class Roofs(TypedDict, total=False):
-    """GPUs or a run, dtypes, and figures that replace those of the machines."""
+class Computing(Machines, total=False):
+    """Machines, dtypes, and figures that replace those of the machines."""
 
-    gpu: Names
-    measured: str
     dtype: Annotated[list[str], DTYPES]
     peak: Number
     bandwidth: Size
-
-
-class Computing(Machines, Roofs, total=False):
-    """Machines, dtypes, and figures that replace those of the machines."""
 
 
 class Training(Computing, total=False):
@@ -247,9 +236,7 @@ def _measured(options: Options) -> Machine:
     path = Path(options["measured"])
     if path.is_dir():
         return fleet_machine(path)
-    names = {name: options.get(name, ()) for name in LATEST}
-    chosen = Selection(names, options.get("machine"), options.get("since"))
-    run = _whole(chosen.load(options["measured"]))
+    run = _whole(load_run(find_run(options["measured"])))
     return run_machine(run, f"run {run.environment.run_id}")
 
 

@@ -14,7 +14,6 @@ from functools import cache, partial, wraps
 from inspect import signature
 from typing import Annotated, Any, ParamSpec, cast
 
-from results.compare.selection import SinceError
 from results.show import options
 from results.show.facts import facts_beside
 from results.show.options import Parameter
@@ -402,6 +401,6 @@ def values_of(function: Estimate, given: Mapping[str, object]) -> dict[str, Any]
     for key, value in values.items():
         try:
             values[key] = read(known[key], value)
-        except (ConfigError, SinceError) as error:
+        except ConfigError as error:
             raise ConfigError(f"argument --{known[key].name}: {error}") from None
     return values

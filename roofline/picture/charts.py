@@ -43,8 +43,6 @@ MAX_TICKS = 12
 """With at most this many values each has a tick."""
 MIN_LOG_RATIO = 16
 """Ratio of largest to smallest value from which an axis is logarithmic."""
-MAX_BESIDE = 8
-"""Names of at most this many letters are in a legend beside the lines, others between them."""
 
 
 def draw_answer(answer: Answer, theme: str = "light") -> Figure:
@@ -169,9 +167,7 @@ def draw_lines(
     from matplotlib.ticker import MaxNLocator
 
     with own_style(theme):
-        is_beside = any(lines) and max(map(len, lines)) <= MAX_BESIDE
-        width = 0.7 if is_beside else 0.835
-        axes = _new_axes(title, subtitle or f"{y_name} by {x_name}", width)
+        axes = _new_axes(title, subtitle or f"{y_name} by {x_name}", 0.835)
         for index, (name, points) in enumerate(lines.items()):
             color = series_color(index)
             marker = SERIES_MARKERS[index % len(SERIES_MARKERS)]
@@ -198,9 +194,7 @@ def draw_lines(
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no column 0.5
         axes.set_xlabel(plain(x_name))
         axes.set_ylabel(plain(_quantity(y_name)))
-        if is_beside:
-            axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=LABEL_PT)
-        elif any(lines):
+        if any(lines):
             axes.legend(fontsize=LABEL_PT)
     return axes.figure.figure
 

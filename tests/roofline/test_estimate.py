@@ -261,7 +261,6 @@ BAD = {
     "chinchilla --flops 1e22 --mfu 0.3 --gpus 8": "has no effect without --days",
     "chinchilla": "expected a budget",
     "params --model gpt2 --tied": "--tied has no effect without --layers",
-    "infer --model gpt2 --gpu h100-sxm --op matmul": "--op has no effect without --measured",
     "chinchilla --flops 1e-3": "do not suffice",
     "infer --model gpt2 --gpu h100-sxm --kv-dtype nf4": "--kv-dtype: unknown 'nf4'",
     "infer --model gpt2 --gpu h100-sxm --weight-dtype bool": "--weight-dtype: unknown 'bool'",
@@ -284,7 +283,7 @@ BAD = {
     "memory --model llama-3-8b --expert-parallel 2": "does not divide 0 experts",
     "memory --model mixtral-8x7b --expert-parallel 3": "8 experts",
     "memory --model mixtral-8x7b --expert-parallel 4 --data-parallel 6 --zero 1": "is not a multiple of --expert",  # noqa: E501
-    "train --params 1e6 --tokens 1e6 --measured latest --machine nowhere --since 1m": "no run 'latest'",  # noqa: E501
+    "train --params 1e6 --tokens 1e6 --measured nowhere": "no run 'nowhere'",
 }
 
 

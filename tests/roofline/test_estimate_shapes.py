@@ -96,8 +96,6 @@ def test_an_index_has_a_position_and_a_picture_shows_the_strides(capsys):
     assert len(curve.lines) == 2
     [axes] = draw_lines("strides", curve.x, curve.y, curve.lines, {}).axes
     assert all(tick == round(tick) for tick in axes.get_xticks())
-    legend = axes.get_legend().get_window_extent()
-    assert axes.get_window_extent().x1 < legend.x0 < legend.x1 < axes.figure.bbox.x1
 
 
 def test_more_rows_raise_the_intensity_of_a_matmul(capsys):

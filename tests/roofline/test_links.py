@@ -71,7 +71,7 @@ def test_times_that_determine_no_fit_are_an_error(sizes, seconds):
         fit("all-reduce", 2, sizes, seconds)
 
 
-def collective(size_bytes, samples_s, slowest_s):
+def collective(size_bytes, samples_s, round_s):
     how = {
         "op": "all-reduce",
         "provider": "gloo",
@@ -80,7 +80,7 @@ def collective(size_bytes, samples_s, slowest_s):
         "status": "ok",
     }
     values = {"shape": {"bytes": size_bytes}, "samples_s": samples_s, "median_s": min(samples_s)}
-    telemetry = {"slowest_s": slowest_s} if slowest_s else {}
+    telemetry = {"round_s": round_s} if round_s else {}
     return Record(**how, **values, options={"ranks": 2, "backend": "gloo"}, telemetry=telemetry)
 
 
