@@ -196,8 +196,7 @@ def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> Model
     needed = REQUIRED if style == "gpt2" else (*REQUIRED, "ffn")
     missing = [f"--{name}" for name in needed if name not in sizes]
     if missing:
-        hint = "; --style gpt2 has a default of 4 x width" if missing[-1] == "--ffn" else ""
-        raise ConfigError(f"a model by its dimensions requires {', '.join(missing)}{hint}")
+        raise ConfigError(f"a model by its dimensions requires {', '.join(missing)}")
     family = "granitemoe" if "experts" in sizes else style  # Llama whose layers all have experts
     values: dict[str, Any] = {"model_type": family, "tie_word_embeddings": is_tied}
     values |= {key: sizes[name] for name, key in STYLES[style].items() if name in sizes}

@@ -272,7 +272,7 @@ BAD = {
     "flops --model mixtral-8x7b --checkpoint selective": "is known for dense transformers",
     "memory --model gpt2 --recipe fsdp": "--recipe fsdp requires --zero 3",
     "memory --model mamba-2.8b": "are not supported",
-    "params --layers 2 --width 8": "requires --heads, --vocab, --ffn; --style gpt2",
+    "params --layers 2 --width 8": "requires --heads, --vocab, --ffn",
     "params --layers 2 --width 8 --heads 2 --vocab 9 --ffn 8 --model gpt2": "expected one model",
     "params --layers 2 --width 9 --heads 2 --vocab 9 --ffn 8": "is not a multiple of",
     "mfu --params 1e9 --gpu h100-sxm": "expected --tokens-per-s, or",

@@ -131,9 +131,9 @@ def test_flagged_points_are_crossed_out_and_counted_in_the_caption():
 def test_recipes_and_checkpoints_tell_training_steps_of_one_shape_apart():
     said = set(words(draw_roofline(build_scene(*RUNS["train_step"]))))
     assert {
-        "bf16 checkpoint none 33 %",
-        "bf16 checkpoint full 26 %",
-        "amp checkpoint full 23 %",
+        "recipe bf16 checkpoint none 33 %",
+        "recipe bf16 checkpoint full 26 %",
+        "recipe amp checkpoint full 23 %",
     } <= said
 
 
