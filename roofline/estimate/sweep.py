@@ -139,16 +139,3 @@ def _typed(value: str) -> float | str:
         with suppress(ConfigError):
             return read(value)
     return value
-
-
-def memory_marks(rows: Sequence[Row], option: str) -> dict[str, float]:
-    """Return the value of an option at which the model stops or starts to fit in memory, by its
-    label.
-    """
-    too_large = [row[option] for row in rows if row.get("fits") is False]
-    if not too_large:
-        return {}
-    most = max(too_large)
-    if most < max(row[option] for row in rows):  # such as more devices
-        return {f"does not fit up to {most:g}": most}
-    return {f"does not fit from {min(too_large):g}": min(too_large)}

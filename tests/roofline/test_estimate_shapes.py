@@ -94,7 +94,7 @@ def test_an_index_has_a_position_and_a_picture_shows_the_strides(capsys):
         view = torch.zeros(3, 4).T[2:][row]
         assert points == [(place, element.storage_offset()) for place, element in enumerate(view)]
     assert len(curve.lines) == 2
-    [axes] = draw_lines("strides", curve.x, curve.y, curve.lines, {}).axes
+    [axes] = draw_lines("strides", curve.x, curve.y, curve.lines).axes
     assert all(tick == round(tick) for tick in axes.get_xticks())
 
 
