@@ -19,7 +19,7 @@ from roofline.accounting.flops import (
     convention_of,
     train_flops,
 )
-from roofline.accounting.machines import memory_of, why_not
+from roofline.accounting.machines import memory_of
 from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.presets import values_in
 from roofline.accounting.state import (
@@ -344,10 +344,6 @@ def memory(
         )
         sources += [activations.SOURCE, config.source]
         notes = _memory_notes(plan, step.moment)
-        dtype = precision.compute_dtype
-        for machine in machines:
-            if machine.entries and machine.peak(dtype, MEASURED_FIRST) is None:
-                notes.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")
     else:
         formula = (
             "N x bytes per parameter of the recipe; ZeRO shards optimizer state, gradients and "

@@ -124,8 +124,6 @@ def extents(value: object) -> tuple[int, ...]:
     """Return the extents of a shape such as "49152x12288" or (49152, 12288)."""
     text = "x".join(map(str, value)) if isinstance(value, tuple | list) else text_of(value)
     words = text.replace("×", "x").replace(",", "x").split("x")
-    if len(words) > 32:
-        raise ConfigError(f"{_shown(text)} has {len(words)} dimensions, more than 32")
     try:
         sizes = tuple(map(whole, words))
     except ConfigError:

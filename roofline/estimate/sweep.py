@@ -128,9 +128,9 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
                 if key != "fastest" and (value is None or isinstance(value, str | int | float))
             }
             rows.append({**here, **plain, **here, "reason": None})
-    if main is None:
-        raise problem or ConfigError("nothing to sweep")
-    main = [key for key in main if key not in swept_options]  # it would be drawn over itself
+    if problem and main is None:
+        raise problem
+    main = [key for key in main or () if key not in swept_options]  # it would be drawn over itself
     return Sweep(overs, main, filled(rows), parts)
 
 

@@ -250,7 +250,7 @@ def test_gpus_of_the_user_are_in_the_table(own, capsys):
 WRONG = {
     'vendor = "nvidia"': ("", "vendor is missing"),
     "bf16_tensor = 1e14": ("bf16 = 1e14", "unknown peak bf16; known: "),
-    "= 1e14": ("= -1.0", "the peak bf16_tensor is -1.0, not from 1e+09 to 1e+18 FLOP/s"),
+    "= 1e14": ("= -1.0", "the peak bf16_tensor is -1.0, not from 1e+09 to 1e+18"),
     "= 1e12": ("= 0.0", "memory_bandwidth_bytes_per_s is missing"),
     "1e12": ("inf", "memory_bandwidth_bytes_per_s is inf, not from 1e+09 to 1e+15"),
     "memory_bandwidth": (

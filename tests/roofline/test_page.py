@@ -327,9 +327,6 @@ def test_what_cannot_be_shown_is_one_line(tmp_path, capsys):
     run = saved(tmp_path / "run.jsonl", versions(), environment(machine=Machine("cpu")))
     target = tmp_path / "a.html"
     assert refused(["page", "-o", target], capsys).startswith("expected a RUN")
-    assert refused(["page", "latest", "-o", tmp_path / "a.png"], capsys).endswith(
-        "expected .html or .htm"
-    )
     assert refused(["page", run, "-o", target], capsys).startswith("no ceiling is known for cpu")
     assert refused(["page", "--gpu", "h900", "-o", target], capsys).startswith("unknown GPU 'h900'")
     for dtype, hint in (("fp8", "did you mean fp8e"), ("nothing", "known: fp64, fp32")):

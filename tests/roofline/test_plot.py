@@ -158,14 +158,6 @@ def test_a_foreign_dtype_is_drawn_in_gray():
     assert "int4" in " ".join(words(figure))
 
 
-@pytest.mark.parametrize("value", [1e-300, 1e300])
-def test_values_of_no_machine_are_refused_in_one_line(value):
-    absurd = machine("absurd", {"bf16": value, "fp32": 1e12}, 1e12)
-    with pytest.raises(PlotError, match="decades") as caught:
-        draw_roofline(build_scene([], [absurd]))
-    assert "\n" not in str(caught.value)
-
-
 def test_no_text_overlaps_another(figure):
     shapes = [(text.get_text(), corners(figure, text)) for text in texts(figure)]
     assert len(shapes) >= 4

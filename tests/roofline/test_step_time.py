@@ -91,8 +91,6 @@ def test_a_collective_is_that_of_nccl_tests():
     assert given["seconds"] == pytest.approx(10**9 / 25e9)
     exchange = estimate.collective(gpu="h100-sxm", size=10**9, gpus=64, kind="all-to-all")
     assert "all-to-all: factor (n - 1) / n" in exchange.formula
-    rate = next(step for step in exchange.steps if step.label == "bandwidth")
-    assert rate[1:3] == ("50 GB x 63 / 56, as 8 of 64 are in the node", "56.25 GB a second")
     with pytest.raises(ValueError, match="--gpus is 2 at least"):
         estimate.collective(gpu="h100-sxm", gpus=1)
 
