@@ -18,7 +18,7 @@ from roofline.accounting.state import FP32_BYTES, Recipe, shard
 
 ID_BYTES = 8
 
-CHECKPOINTS = ("none", "selective", "full", "every-K", "sqrt")
+CHECKPOINTS = "none, selective, full, every-K, sqrt"
 """Recompute nothing, the attention scores (with flash attention, what `selective_products` says),
 every layer, groups of K layers, groups of sqrt(L) layers.
 """
@@ -263,8 +263,7 @@ def checkpoint_group(checkpoint: str, layers: int) -> int:
     digits = checkpoint.removeprefix("every-")
     if digits.isdecimal() and len(digits) < 10 and 1 <= int(digits) <= layers:
         return int(digits)
-    allowed = ", ".join(CHECKPOINTS)
     raise ConfigError(
-        f"unknown checkpointing {checkpoint!r} (choose from {allowed}, with an integer K from 1 "
-        f"to {layers})"
+        f"unknown checkpointing {checkpoint!r} (choose from {CHECKPOINTS}, with an integer K from "
+        f"1 to {layers})"
     )
