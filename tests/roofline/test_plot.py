@@ -1,6 +1,5 @@
 """The roofline picture: geometry of roofs and points, labels, and the files it is written to."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,6 @@ from matplotlib.colors import to_hex
 from plot_scenes import (
     CPU,
     H100,
-    H200,
     SCENES,
     assert_apart,
     corners,
@@ -36,10 +34,9 @@ from run_scenes import RUNS
 
 from results.show.picture import check_picture, save_picture
 from results.store.runfile import StoreError
-from roofline.machine import Ceiling, Machine
+from roofline.machine import Ceiling
 from roofline.picture.build import build_scene
 from roofline.picture.figure import draw_roofline, plot_run
-from roofline.picture.scene import PlotError
 
 
 @pytest.fixture(scope="module", params=[*SCENES, *RUNS])
@@ -57,21 +54,6 @@ def test_a_picture_is_in_landscape(figure):
     box = figure.axes[0].get_window_extent()
     assert box.width == pytest.approx(9.75 * figure.dpi)
     assert box.height == pytest.approx(4.6 * figure.dpi)
-
-
-def slope_angle(figure):
-    """Return the angle of a bandwidth in a figure, degrees."""
-    one, ten = figure.axes[0].transData.transform([(1, 1), (10, 10)])
-    return math.degrees(math.atan2(*(ten - one)[::-1]))
-
-
-def test_bandwidths_are_parallel_lines(figure):
-    slopes = [line for line in roofs(figure) if line not in flats(figure)]
-    for line in slopes:
-        start, end = figure.axes[0].transData.transform(ends(line))
-        angle = math.degrees(math.atan2(*(end - start)[::-1]))
-        assert angle == pytest.approx(slope_angle(figure), abs=1e-3)
-    assert slopes or flats(figure)
 
 
 def test_roofs_extend_past_the_last_point_and_over_the_whole_axes(figure):
@@ -301,15 +283,7 @@ def test_plot_run_draws_records_under_the_ceilings_of_their_environment(tmp_path
     assert (tmp_path / "roofs.png").exists()
 
 
-def test_a_run_without_ceilings_has_a_clear_error(tmp_path):
-    with pytest.raises(PlotError, match=r"no ceiling is known for cpu.*--gpu"):
-        plot_run(
-            environment(machine=Machine("cpu")), [matmul(1024, "bf16", 860e9)], tmp_path / "run.png"
-        )
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", ["a.gif", "a", "a.png.txt", ".png"])
+@pytest.mark.parametrize("name", ["a.gif", ".png"])
 def test_an_unknown_suffix_is_refused_before_any_work(name, tmp_path):
     with pytest.raises(StoreError, match=r"allowed: \.png, \.svg, \.pdf"):
         check_picture(tmp_path / name)
@@ -346,9 +320,3 @@ def test_the_roof_of_the_cache_is_drawn_with_warm_rows_that_fit_it(row, is_drawn
         assert slopes[1].ends(scene.view)[1] == pytest.approx((930e9 / 180e9, 930e9))
         assert "last-level cache 180 GB/s" in slopes[1].label
         assert draw_roofline(scene).axes[0].lines
-
-
-def test_a_new_gpu_of_an_overlay_has_no_roof_of_the_cache():
-    scene = build_scene([on(CACHED, matmul(256, "fp32", 150e9, cache="warm"))], [H200])
-    named = [(roof.machine, roof.ceiling.name) for roof in scene.roofs if not roof.is_flat]
-    assert named == [(0, "copy"), (0, "last-level cache"), (1, "memory")]
