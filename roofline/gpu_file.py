@@ -70,12 +70,11 @@ def _problem(data: dict[str, Any], peaks: set[str], classes: set[str]) -> str | 
     unknown = [key for key in named if key not in peaks]
     if unknown:
         return f"unknown peak {unknown[0]}; known: {', '.join(sorted(peaks))}"
-    for key, value in stated.items():
-        if not isinstance(value, int | float) or not PEAK[0] <= value <= PEAK[1]:
-            return f"the peak {key} is {value!r:.40}, not from {PEAK[0]:g} to {PEAK[1]:g} FLOP/s"
-    for key, (low, high) in RANGES.items():
-        if key in data and not low <= data[key] <= high:
-            return f"{key} is {data[key]:g}, not from {low:g} to {high:g}"
+    numbers = [(key, data[key], RANGES[key]) for key in RANGES.keys() & data.keys()]
+    numbers += [(f"the peak {key}", value, PEAK) for key, value in stated.items()]
+    for what, value, (low, high) in numbers:
+        if not isinstance(value, int | float) or not low <= value <= high:
+            return f"{what} is {value!r:.40}, not from {low:g} to {high:g}"
     rate_class = data.get("rate_class")
     if rate_class not in (None, *classes):
         return f"unknown rate_class {rate_class!r:.40}; known: {', '.join(sorted(classes))}"

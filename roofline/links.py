@@ -93,10 +93,9 @@ def fit(op: str, ranks: int, sizes_bytes: Sequence[float], times_s: Sequence[flo
 
 def round_s(record: Record) -> Sequence[float]:
     """Return the seconds of each round of all ranks, as rank 0 saves them, else those of the
-    record's own rank. Earlier versions saved those of the slowest rank.
+    record's own rank.
     """
-    telemetry = record.telemetry
-    return telemetry.get("round_s") or telemetry.get("slowest_s") or record.samples_s
+    return record.telemetry.get("round_s") or record.samples_s
 
 
 def read_fits(directory: Path | str) -> dict[str, Fit]:

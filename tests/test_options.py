@@ -1,7 +1,6 @@
 """Options of all commands: one meaning for each name, about ten of them first, none hidden."""
 
 import argparse
-from contextlib import suppress
 from importlib import import_module
 
 import pytest
@@ -41,8 +40,7 @@ def every_parser():
         yield f"roofline {name}", commands_of(roofline._parser(name))[name]
     for name, parser in commands_of(commands_of(roofline._parser("estimate"))["estimate"]).items():
         if name != "sweep":
-            with suppress(SystemExit):
-                parser.parse_args([])  # adds its options
+            parser.parse_known_args([])  # adds its options
         yield f"estimate {name}", parser
 
 
@@ -96,7 +94,7 @@ def test_percent_signs_of_a_help_are_text(name):
 def test_each_option_name_has_one_meaning():
     assert {name.partition(" ")[0].partition(".")[0] for name in meanings("--device")} == {"bench"}
     machines = meanings("--machine")
-    assert {name.partition(" ")[0] for name in machines} == {"results", "roofline", "estimate"}
+    assert {name.partition(" ")[0] for name in machines} == {"results", "roofline"}
     assert all("`python -m results list`" in action.help for action in machines.values())
     assert not any(name.startswith("results") for name in meanings("--gpu"))
     outputs = meanings("--output")

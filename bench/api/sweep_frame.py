@@ -43,7 +43,7 @@ class SweepFrame(pd.DataFrame):
         words = [*timed["device_slug"].unique(), *timed["cache"].unique()]
         if disturbed:
             words.append(f"other work took time from {disturbed} of {len(timed)} points")
-        figure = draw_lines(NAMES[y], "size", NAMES[y], lines, {}, theme, ", ".join(words))
+        figure = draw_lines(NAMES[y], "size", NAMES[y], lines, theme, ", ".join(words))
         figure.axes[0].set_ylabel("")  # each tick has the unit
         if path is not None:
             save_picture(figure, Path(path))

@@ -8,7 +8,7 @@ not counted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, isqrt
 
@@ -18,7 +18,7 @@ from roofline.accounting.state import FP32_BYTES, Recipe, shard
 
 ID_BYTES = 8
 
-CHECKPOINTS = ("none", "selective", "full", "every-K", "sqrt")
+CHECKPOINTS = "none, selective, full, every-K, sqrt"
 """Recompute nothing, the attention scores (with flash attention, what `selective_products` says),
 every layer, groups of K layers, groups of sqrt(L) layers.
 """
@@ -53,11 +53,6 @@ class Kernels:
     """Whether RMSNorm saves only its input; unfused, it saves the input in fp32 and the normalized
     values.
     """
-    normalized_bytes: int = 4
-    """Bytes per normalized element of an unfused RMSNorm."""
-    is_softmax_fp32: bool = False
-    ungated_tensors: int = 2
-    """Saved tensors of the width of an MLP without gate; 5 with an unfused GELU."""
     statistic_bytes: int = 4
     """Bytes of a mean or a reciprocal deviation; 2 for LayerNorm on a CPU in bf16."""
     is_input_cast_apart: bool = False
@@ -86,13 +81,7 @@ EFFICIENT_ATTENTION_QUERIES = 32
 """
 
 
-EAGER_MEASURED = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
-"""Families whose eager kernels are tested against real models."""
-
-
-def torch_kernels(
-    config: ModelConfig, recipe: Recipe, device_type: str = "cuda", is_eager: bool = False
-) -> Kernels:
+def torch_kernels(config: ModelConfig, recipe: Recipe, device_type: str = "cuda") -> Kernels:
     """Return the properties of torch's kernels on `cpu` or `cuda`.
 
     On a CPU, RMSNorm is unfused, and LayerNorm saves bf16 statistics in bf16. On a GPU, attention
@@ -100,32 +89,19 @@ def torch_kernels(
     for a multiple of 32 queries. Under autocast the stream stays in fp32, and each matmul casts its
     input.
 
-    `is_eager`: plain operations of Hugging Face transformers with `attn_implementation="eager"`:
-    unfused RMSNorm, keys and values repeated for each query head, softmax in fp32 if the model has
-    RMSNorm, unfused GELU in GPT-2.
-
     Source: torch 2.13, `torch.nn.functional.rms_norm`, `layer_norm` and
-    `scaled_dot_product_attention`; torch 2.11 and 2.13, `torch/_meta_registrations.py`. The modules
-    of transformers, measured on a CPU.
+    `scaled_dot_product_attention`; torch 2.11 and 2.13, `torch/_meta_registrations.py`.
     """
     is_cpu = device_type == "cpu"
     is_mixed = recipe.name == "amp"
     size = recipe.activation_bytes
-    kernels = Kernels(size, residual_bytes=4 if is_mixed else None, is_input_cast_apart=is_mixed)
-    if is_eager:
-        return replace(
-            kernels,
-            is_flash=False,
-            is_key_expanded=True,
-            is_norm_fused=config.norm == "layer",
-            normalized_bytes=size,
-            is_softmax_fp32=config.norm == "rms",
-            ungated_tensors=5 if config.family == "gpt2" else 2,
-        )
-    return replace(
-        kernels,
+    is_narrow = is_cpu and config.norm == "layer" and recipe.weight_bytes == 2
+    return Kernels(
+        size,
+        residual_bytes=4 if is_mixed else None,
+        is_input_cast_apart=is_mixed,
         is_norm_fused=not is_cpu,
-        statistic_bytes=2 if is_cpu and config.norm == "layer" and recipe.weight_bytes == 2 else 4,
+        statistic_bytes=2 if is_narrow else 4,
         is_key_expanded=not is_cpu and recipe.compute_dtype == "fp32",
     )
 
@@ -176,7 +152,7 @@ def _norm_bytes(config: ModelConfig, kernels: Kernels) -> ByName:
         inputs = 5 if config.is_gated else 4
     norm_inputs = kernels.stream_bytes * count * width
     if config.norm == "rms" and not kernels.is_norm_fused:
-        norm_inputs = (FP32_BYTES + kernels.normalized_bytes) * count * width
+        norm_inputs = 2 * FP32_BYTES * count * width
     return {
         "norm_inputs": norm_inputs,
         "product_inputs": kernels.element_bytes * inputs * width,
@@ -200,9 +176,7 @@ def _attention_bytes(config: ModelConfig, kernels: Kernels) -> Fraction:
     if config.has_qk_norm:
         # Norms compute in the dtype of their weights, which under autocast is not the dtype of the
         # matmuls.
-        saved = (
-            kernels.stream_bytes if kernels.is_norm_fused else FP32_BYTES + kernels.normalized_bytes
-        )
+        saved = kernels.stream_bytes if kernels.is_norm_fused else 2 * FP32_BYTES
         normalized = (saved * config.head_dim + kernels.statistic_bytes) * (heads + stored_heads)
     return kernels.element_bytes * elements + normalized
 
@@ -214,14 +188,11 @@ def _score_bytes(config: ModelConfig, kernels: Kernels, sequence: int) -> dict[s
         return {"log_sum_exp": FP32_BYTES * config.heads * Fraction(queries, sequence)}
     width = config.heads * sequence
     dropped = width * (kernels.element_bytes + 1) * kernels.has_dropout
-    if kernels.is_softmax_fp32 and kernels.element_bytes < FP32_BYTES:
-        dropped += FP32_BYTES * width
     return {"attention_scores": kernels.element_bytes * width + dropped}
 
 
 def _mlp_bytes(config: ModelConfig, width: int, kernels: Kernels) -> int:
-    tensors = 4 if config.is_gated else kernels.ungated_tensors
-    return kernels.element_bytes * tensors * width
+    return kernels.element_bytes * (4 if config.is_gated else 2) * width
 
 
 def model_activations(
@@ -292,8 +263,7 @@ def checkpoint_group(checkpoint: str, layers: int) -> int:
     digits = checkpoint.removeprefix("every-")
     if digits.isdecimal() and len(digits) < 10 and 1 <= int(digits) <= layers:
         return int(digits)
-    allowed = ", ".join(CHECKPOINTS)
     raise ConfigError(
-        f"unknown checkpointing {checkpoint!r} (choose from {allowed}, with an integer K from 1 "
-        f"to {layers})"
+        f"unknown checkpointing {checkpoint!r} (choose from {CHECKPOINTS}, with an integer K from "
+        f"1 to {layers})"
     )

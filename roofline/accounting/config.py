@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self
 
 from results.show.terminal import one_line
 
@@ -236,8 +236,6 @@ def model_of_size(parameters: float, active: float | None = None) -> ModelConfig
     )
 
 
-_Value = TypeVar("_Value")
-
 MAX_LAYERS = 100_000
 MAX_SIZE = 100_000_000
 """Above any known model."""
@@ -265,7 +263,8 @@ class ConfigKeys:
         if key is None:
             if default is None:
                 raise ConfigError(f"{self._where}: '{keys[0]}' is missing")
-            return self.assumed(keys[0], default)
+            self.assumed(keys[0], default)
+            return default
         value = self._values[key]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             self.refuse(key, f"an integer from {least} to {most:,}")
@@ -273,7 +272,8 @@ class ConfigKeys:
 
     def flag(self, key: str, default: bool) -> bool:
         if key not in self._values:
-            return self.assumed(key, default)
+            self.assumed(key, default)
+            return default
         if not isinstance(self._values[key], bool):
             self.refuse(key, "true or false")
         return bool(self._values[key])
@@ -309,10 +309,9 @@ class ConfigKeys:
         for key, value in missing.items():
             self.assumed(key, value)
 
-    def assumed(self, key: str, value: _Value) -> _Value:
+    def assumed(self, key: str, value: bool | int) -> None:
         shown = str(value).lower() if isinstance(value, bool) else value
         self.assumptions.append(f"'{key}' is missing in the configuration: default {shown}")
-        return value
 
     def refuse(self, key: str, allowed: str) -> NoReturn:
         raise ConfigError(

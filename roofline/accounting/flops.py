@@ -28,11 +28,6 @@ class Convention:
     left_out: tuple[str, ...] | None = None
     """Components that N of 6 N excludes; None if matrix products with weights are counted."""
 
-    @property
-    def sees_masks(self) -> bool:
-        """Whether windows reduce attention."""
-        return self.name.startswith("gemm-causal")
-
 
 LOOKED_UP = ("embedding", "positions")
 KAPLAN = "Kaplan et al., Scaling Laws for Neural Language Models (2020)"
@@ -234,7 +229,11 @@ def _forward(config: ModelConfig, sequence: int, convention: Convention) -> ByNa
         products["embedding"] = 2 * sequence * config.vocabulary * config.width
         products["attention_softmax"] = 3 * config.layers * config.heads * sequence**2
     products["attention_core"] = all_layers_core(
-        config, sequence, sequence, convention.mask, convention.sees_masks
+        config,
+        sequence,
+        sequence,
+        convention.mask,
+        sees_windows=convention.name.startswith("gemm-causal"),
     )
     return products
 

@@ -10,14 +10,11 @@ from pathlib import Path
 
 from results.show.facts import facts_of
 from results.show.spelling import did_you_mean
-from results.show.terminal import busy, one_line
+from results.show.terminal import busy
 from roofline.accounting.built import HEADS, built_config, stored_model
 from roofline.accounting.config import ConfigError, ConfigKeys, Keys, ModelConfig, shown_value
 from roofline.accounting.families import FAMILIES, build_config
 from roofline.accounting.storage import quantization_of
-
-UNQUANTIZED = ("modules_to_not_convert", "llm_int8_skip_modules", "ignore", "exclude_modules")
-"""Keys of modules that keep their precision, by quantizer of transformers."""
 
 MODEL_FOLDER = Path(__file__).parent / "models"
 
@@ -110,15 +107,10 @@ def _stored(config: ModelConfig, values: Keys) -> ModelConfig:
     if not isinstance(given, dict):
         ConfigKeys(values, config.name).refuse("quantization_config", "an object")
     found = quantization_of(given)
-    notes = ["'quantization_config' has an unknown format and is ignored: give --weight-dtype"]
+    note = "'quantization_config' has an unknown format and is ignored: give --weight-dtype"
     if found:
-        notes = [f"'quantization_config': weights in {found.name}"]
-    for key in UNQUANTIZED:
-        listed = given.get(key)
-        if found and isinstance(listed, list):
-            names = one_line(", ".join(map(str, listed)), 200)
-            notes.append(f"'{key}' is not used: {names}")
-    return replace(config, quantization=found, assumptions=(*config.assumptions, *notes))
+        note = f"'quantization_config': weights in {found.name}"
+    return replace(config, quantization=found, assumptions=(*config.assumptions, note))
 
 
 def _text_part(values: Keys, inner: Keys, where: str) -> ModelConfig:

@@ -54,16 +54,8 @@ sequence=2048:131072:x2 (+1024 adds). --format: table, json, csv or md. -o PATH:
 main result. --theme: light or dark."""
 PROG = "python -m roofline estimate"
 
-PLOTS = {
-    "tensor": "the position of elements in storage",
-    "dtype": "the range and digits of each format",
-    **dict.fromkeys(("params", "flops", "memory"), "the components"),
-    "intensity": "the roofline with each operation",
-    "matmul": "the roofline of each machine with the product",
-    "train": "parameters against tokens for the same compute, or with a layout of the speed by "
-    "devices",
-    "chinchilla": "parameters against tokens for the same compute",
-}
+PLOTS = ("tensor", "dtype", "matmul", "intensity", "params", "flops", "memory", "train")
+"""Estimates with a picture."""
 
 
 class _Question(Parser):
@@ -100,7 +92,7 @@ def add_options(parser: Parser) -> None:
         add_format(inner)
         inner.set_defaults(prog=inner.prog, question=name, output=None)
         if name in PLOTS:
-            add_picture(inner, f"save a plot of {PLOTS[name]}: .png, .svg or .pdf")
+            add_picture(inner)
     sweep = questions.add_parser(
         "sweep",
         help="repeat an estimate while varying one or two of its options",

@@ -8,11 +8,10 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from results.record import Object
-from results.show.grid import Cell, Cells, Table, print_cells, print_lines
+from results.show.grid import Cell, Cells, Table, print_cells, print_lines, texts_of
 from results.show.terminal import OK, Parser, add_format, print_out, say
 from roofline.gpu_file import KEYS_TABLE
 from roofline.gpu_table import (
-    clock_limited_flops_per_s,
     find_gpu,
     lacks,
     load_gpus,
@@ -86,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         print_lines(console, "", f"{DENSE} {MARKS}", RIDGE)
 
     table = Table(
-        rows=lambda: list(map(_flat_row, gpus)),
+        rows=lambda: texts_of(list(map(_cells, gpus))),
         cells=lambda: list(map(_cells, gpus)),
         document=lambda: list(map(gpu_row, gpus)),
         draw=draw,
@@ -116,16 +115,6 @@ def ridge(gpu: Machine, dtype: str) -> float | None:
     peak = gpu.peak(dtype)
     bandwidth = gpu.bandwidth()
     return ridge_intensity(peak.value, bandwidth.value) if peak and bandwidth else None
-
-
-def _flat_row(gpu: Machine) -> Object:
-    row = gpu_row(gpu)
-    flat = {
-        key: "; ".join(value) if isinstance(value, tuple) else value for key, value in row.items()
-    }
-    flat = {key: value for key, value in flat.items() if not isinstance(value, dict)}
-    flat |= {f"peak_{dtype}_flops_per_s": peak for dtype, peak in row["peaks_flops_per_s"].items()}
-    return flat | {f"ridge_{dtype}_flops_per_byte": point for dtype, point in row["ridge"].items()}
 
 
 def _tera(flops_per_s: float) -> str:
@@ -186,9 +175,7 @@ def _print_page(console: Console, gpu: Machine) -> None:
     kind = f" ({gpu.kinds['driver_names']})" if "driver_names" in gpu.kinds else ""
     print_lines(console, f"{gpu.name} ({gpu.slug})", f"driver names: {names}{kind}", "")
     _print_peaks(console, gpu)
-    has_fp16_sums = any(name.endswith("_fp16acc") for name in gpu.stated_peaks_flops_per_s)
-    sums = " _fp16acc: sums kept in fp16." if has_fp16_sums else ""
-    print_lines(console, "", f"{DENSE} {MARKS}{sums}", "")
+    print_lines(console, "", f"{DENSE} {MARKS} _fp16acc: sums kept in fp16.", "")
     facts = []
     for label, text, kind in _fact_rows(gpu):
         if text:
@@ -207,7 +194,6 @@ def _known(kind: str) -> Cells:
 
 
 def _print_peaks(console: Console, gpu: Machine) -> None:
-    clock = gpu.max_clock_hz
     dtypes_of: dict[str, list[str]] = {key: [] for key in gpu.stated_peaks_flops_per_s}
     for dtype in DTYPES:
         key = peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor) or ""
@@ -215,14 +201,11 @@ def _print_peaks(console: Console, gpu: Machine) -> None:
     rows: list[Cells] = []
     for key, peak in gpu.stated_peaks_flops_per_s.items():
         dtypes = dtypes_of[key]
-        limit = clock_limited_flops_per_s(gpu, dtypes[0], clock) if dtypes and clock else None
         row = {
             "peak": Cell(key),
             "ceiling of": Cell(" ".join(dtypes)),
             "TFLOP/s": Cell(_tera(peak), "right"),
         }
-        if clock:
-            row[f"at {clock / 1e6:.0f} MHz"] = Cell(_tera(limit) if limit else "", "right")
         row["ridge"] = Cell(_ridge_text(gpu, dtypes[0]) if dtypes else "", "right")
         rows.append(row | _known(gpu.kinds.get(key, "stated")))
     for dtype in dtypes_of.get("", []):

@@ -216,9 +216,8 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
             "compare them with python -m roofline gpus"
         )
     lacking = []
-    for index, known in enumerate(scene.machines):
-        drawn = {roof.ceiling.name for roof in scene.roofs if roof.machine == index}
-        missing = [dtype for dtype in dtypes if dtype not in drawn]
+    for known in scene.machines:
+        missing = [dtype for dtype in dtypes if dtype not in known.dtypes]
         if missing:
             names = ", ".join(known.dtypes) or "none"
             lacking.append(

@@ -4,7 +4,7 @@ model.
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, sqrt
 from typing import Annotated, Unpack
 
 from results.show.units import count, number, quantity
@@ -19,15 +19,16 @@ from roofline.accounting.flops import (
 from roofline.accounting.machines import PUBLISHED_MFU, memory_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import OPTIMIZERS, RECIPES, bytes_per_param, state_bytes
-from roofline.estimate import scaling
 from roofline.estimate.answer import Answer, Row, by_machine, steps_of
 from roofline.estimate.fitting import fit_row, fit_warnings
 from roofline.estimate.layout import SECONDS_PER_DAY, predicted, step_plan
 from roofline.estimate.models import (
+    LANDMARK_STEP,
     ZERO_3,
     Convention,
     Optimizer,
     Recipe,
+    landmark_of,
 )
 from roofline.estimate.options import (
     LAYOUT,
@@ -65,7 +66,7 @@ energy | {device_hours:number} hours x {use.machine.tdp_w:number} W at most | \
 {energy_mwh:number} MWh
 CO2 | {energy_mwh:number} MWh x {carbon:g} g/kWh, without hosts and cooling | {co2_t:number} t
 """
-    + scaling.LANDMARK_STEP
+    + LANDMARK_STEP
     + """\
 state of a device | {state_bytes:bytes} / {gpus:,} | {state_each:bytes}
 headroom | {memory_bytes:bytes} - {state_each:bytes}, for activations | {headroom_bytes:bytes}
@@ -97,6 +98,14 @@ memory | {gpus:,} x {memory_bytes:bytes} | {total_bytes:bytes}
 bytes per parameter | {counted} | {bytes_per_param:g}
 parameters | {total_bytes:bytes} / {bytes_per_param:g} | {params:number}
 """
+
+HOFFMANN = "Hoffmann et al., Training Compute-Optimal Large Language Models (2022)"
+TOKENS_PER_PARAM = 20
+"""Source: Hoffmann et al. (2022): about 20 tokens per parameter."""
+FITTED_LOSS = "1.69 + 406.4 / N^0.34 + 410.7 / D^0.28"
+"""L = E + A / N^alpha + B / D^beta.
+
+Source: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants."""
 
 CHINCHILLA_STEPS = """\
 FLOPs | {gpus:,} x {peak:number} x {mfu:.4g} x {days:g} x 86,400 | {flops:number}
@@ -179,13 +188,12 @@ def train(
     row = rows[0]
     use = uses.uses[0]
     flops = row["flops"]
-    trained = row["tokens"]
-    landmark = scaling.landmark_of(flops)
+    landmark = landmark_of(flops)
     steps = steps_of(
         TRAIN_STEPS,
         **{"co2_t": None, **row},
         use=use,
-        counted=f"({run.arithmetic}) x {number(trained)}",
+        counted=f"({run.arithmetic}) x {number(row['tokens'])}",
         speed=use.speed(gpus),
         price_per_hour=use.price,
         energy_mwh=row["energy_j"] and row["energy_j"] / 3.6e9,
@@ -195,7 +203,6 @@ def train(
         state_bytes=whole_state,
         state_each=state_each,
     )
-    active = count_parameters(config).active
     columns = {**TRAINED, "tokens": "tokens", "days": "days", "device_hours": "device hours"}
     if "price" in options:
         columns["price"] = "price"
@@ -215,9 +222,6 @@ def train(
         source=f"{uses.source}; {landmark['source']}",
         assumptions=[*uses.notes, *_notes_on_flops(config, sequence, run), sharing, LEFT_OUT],
         columns=columns,
-        curve=scaling.size_against_data(
-            scaling.six_nd(active, trained), scaling.TOKENS_PER_PARAM, run=(active, trained)
-        ),
     )
 
 
@@ -447,7 +451,7 @@ def fit(
 def chinchilla(
     flops: Number | None = None,
     days: Number | None = None,
-    tokens_per_param: Number = scaling.TOKENS_PER_PARAM,
+    tokens_per_param: Number = TOKENS_PER_PARAM,
     gpus: Whole = 1,
     **options: Unpack[Training],
 ) -> Answer:
@@ -477,13 +481,13 @@ def chinchilla(
         **answer,
         steps=steps_of(
             CHINCHILLA_STEPS,
-            fitted=scaling.FITTED_LOSS,
+            fitted=FITTED_LOSS,
             tokens_per_param=tokens_per_param,
-            flops_of_one=scaling.six_nd(1, tokens_per_param),
+            flops_of_one=6 * tokens_per_param,
             **facts,
         ),
         formula="C = 6 N D with D = r N, so N = sqrt(C / (6 r))",
-        source="; ".join(filter(None, [scaling.HOFFMANN, uses.source])),
+        source="; ".join(filter(None, [HOFFMANN, uses.source])),
         assumptions=[
             f"{tokens_per_param:g} tokens per parameter; 6 N D excludes attention scores",
             (
@@ -500,14 +504,18 @@ def chinchilla(
             "tokens": "tokens",
             "fitted_loss": "fitted loss",
         },
-        curve=scaling.size_against_data(facts["flops"], tokens_per_param),
     )
 
 
 def _optimal_of(flops: float, tokens_per_param: float) -> Row:
-    params = scaling.compute_optimal_params(flops, tokens_per_param)
+    """Return N of 6 N D = C with D = r N, which is sqrt(C / (6 r)), and the fitted loss.
+
+    Source: Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1; Hoffmann et
+    al. (2022).
+    """
+    params = sqrt(flops / (6 * tokens_per_param))
     if params < 1:
         raise ConfigError(f"{flops:g} FLOPs do not suffice for a model of one parameter")
     tokens = tokens_per_param * params
-    loss = 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28  # scaling.FITTED_LOSS
+    loss = 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28  # FITTED_LOSS
     return {"flops": flops, "params": params, "tokens": tokens, "fitted_loss": loss}

@@ -14,7 +14,7 @@ from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.machines import bandwidth_of
 from roofline.accounting.presets import load_preset
 from roofline.estimate.answer import Answer, Row, steps_of
-from roofline.estimate.options import MAX_SOURCES, Roofs, Use, uses_of
+from roofline.estimate.options import MAX_SOURCES, Computing, Use, uses_of
 from roofline.estimate.products import OUT_DTYPES, under_roofs
 from roofline.estimate.question import extents, question
 from roofline.machine import MEASURED_FIRST
@@ -147,7 +147,7 @@ matmul at the ridge | {product.flops:count} FLOPs / {product.bytes:count} bytes 
 def intensity(
     op: Annotated[list[str] | None, tuple(OPERATIONS)] = None,
     shape: Annotated[tuple[int, ...], extents] | None = None,
-    **options: Unpack[Roofs],
+    **options: Unpack[Computing],
 ) -> Answer:
     """Arithmetic intensity of operations, and the FLOP/s that a machine can reach at it."""
     uses = uses_of(options)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import log
 from pathlib import Path
 from typing import Annotated, Unpack
 
 from results.show.units import count, number, quantity
 from roofline.accounting import activations, parameters
-from roofline.accounting.activations import EAGER_MEASURED, torch_kernels
+from roofline.accounting.activations import torch_kernels
 from roofline.accounting.built import whole_model
 from roofline.accounting.config import ConfigError
 from roofline.accounting.flops import (
@@ -17,7 +19,7 @@ from roofline.accounting.flops import (
     convention_of,
     train_flops,
 )
-from roofline.accounting.machines import memory_of, why_not
+from roofline.accounting.machines import memory_of
 from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.presets import values_in
 from roofline.accounting.state import (
@@ -41,13 +43,43 @@ from roofline.estimate.options import (
     sharding_of,
 )
 from roofline.estimate.question import Model, Names, Number, Size, Whole, question
-from roofline.estimate.scaling import LANDMARK_STEP, landmark_of
 from roofline.machine import MEASURED_FIRST
 
 Attention = Annotated[str, ("flash", "unfused")]
 Convention = Annotated[str, tuple(CONVENTIONS)]
 Recipe = Annotated[str, tuple(RECIPES)]
 Optimizer = Annotated[str, tuple(OPTIMIZERS)]
+
+
+LANDMARKS: Sequence[Row] = (
+    {
+        "name": "GPT-3",
+        "flops": 3.14e23,
+        "source": "Brown et al., Language Models are Few-Shot Learners (2020), table D.1",
+    },
+    {
+        "name": "GPT-4",
+        "flops": 2e25,
+        "source": "speculated, not published by OpenAI: CS336 lecture 2; Epoch AI estimates 2.1e25",
+    },
+    {
+        "name": "US reporting threshold",
+        "flops": 1e26,
+        "source": "Executive Order 14110 (2023), section 4.2(b)(i); revoked in 2025",
+    },
+)
+"""Training FLOPs of known models, and of a rule."""
+
+LANDMARK_STEP = """\
+landmark | {run_flops:number} / {landmark[flops]:number} | {landmark[ratio]:number} x \
+{landmark[name]}
+"""
+
+
+def landmark_of(flops: float) -> Row:
+    """Return the landmark nearest to a training run by ratio."""
+    nearest = min(LANDMARKS, key=lambda landmark: abs(log(flops / landmark["flops"])))
+    return nearest | {"ratio": flops / nearest["flops"]}
 
 
 PARAMS_STEPS = """\
@@ -258,7 +290,7 @@ def memory(
     attention: Attention = "flash",
     recipe: Recipe = "bf16-master",
     optimizer: Optimizer = "adamw",
-    kernels: Annotated[str, ("fused", "eager", "cpu")] = "fused",
+    kernels: Annotated[str, ("fused", "cpu")] = "fused",
     checkpoint: str = "none",
     accumulate: Whole = 1,
     gpus: Whole = 1,
@@ -274,11 +306,10 @@ def memory(
     config = model_of(model, options)
     precision = RECIPES[recipe]
     machines = machines_of(options, is_needed=False)
-    device = "cpu" if kernels == "cpu" else "cuda"
-    saved = torch_kernels(config, precision, device, kernels == "eager")
+    saved = torch_kernels(config, precision, "cpu" if kernels == "cpu" else "cuda")
     saved = replace(
         saved,
-        is_flash=saved.is_flash and attention == "flash",
+        is_flash=attention == "flash",
         has_dropout=dropout,
         is_sequence_parallel=options.get("sequence_parallel", False),
     )
@@ -312,11 +343,7 @@ def memory(
             f"stored, 8 V of gradients"
         )
         sources += [activations.SOURCE, config.source]
-        notes = _memory_notes(plan, step.moment, kernels)
-        dtype = precision.compute_dtype
-        for machine in machines:
-            if machine.entries and machine.peak(dtype, MEASURED_FIRST) is None:
-                notes.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")
+        notes = _memory_notes(plan, step.moment)
     else:
         formula = (
             "N x bytes per parameter of the recipe; ZeRO shards optimizer state, gradients and "
@@ -381,16 +408,13 @@ def memory(
     )
 
 
-def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
+def _memory_notes(plan: StepPlan, moment: str) -> list[str]:
     config = plan.config
     sharding = plan.sharding
     saved = plan.kernels
     attention = "flash" if saved.is_flash else "unfused"
     dropout = "with" if saved.has_dropout else "no"
-    is_eager = kernels == "eager"
     run = "fused norms" if saved.is_norm_fused else "unfused norms"
-    if is_eager:
-        run = "eager ones of transformers"
     notes = [
         (
             f"ZeRO {sharding.zero} over {sharding.data_parallel} devices, tensor parallelism of "
@@ -421,10 +445,6 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
         (stages > 1, f"the larger of first and last stage of {stages}, with a 1F1B schedule"),
         (ways > 1, f"each of {ways} data-parallel devices stores 1/{ways} of the experts"),
         (plan.lora, "approximate: activations of adapters are left out; the base model is frozen"),
-        (
-            is_eager and config.family not in EAGER_MEASURED,
-            f"approximate: eager kernels were validated for {', '.join(EAGER_MEASURED)}",
-        ),
         (
             config.experts,
             "approximate: experts have an even load, and store their gathered inputs and outputs",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from results.store.runfile import Run, StoreError, load_run
-from results.store.runs import LATEST, Selection, list_runs, since
+from results.store.runs import Selection, list_runs
 from roofline.accounting.config import ConfigError, ModelConfig, model_of_size
 from roofline.accounting.families import GPT2_NAMES, NAMES
 from roofline.accounting.machines import mfu_of, peak_of, run_machine, why_not
@@ -83,10 +83,6 @@ class Machines(TypedDict, total=False):
 
     gpu: Names
     measured: str
-    op: Names
-    provider: Names
-    machine: str
-    since: Annotated[float, since]
 
 
 class Held(Machines, total=False):
@@ -102,18 +98,12 @@ class Linked(Machines, total=False):
     node: Whole
 
 
-class Roofs(TypedDict, total=False):
-    """GPUs or a run, dtypes, and figures that replace those of the machines."""
+class Computing(Machines, total=False):
+    """Machines, dtypes, and figures that replace those of the machines."""
 
-    gpu: Names
-    measured: str
     dtype: Annotated[list[str], DTYPES]
     peak: Number
     bandwidth: Size
-
-
-class Computing(Machines, Roofs, total=False):
-    """Machines, dtypes, and figures that replace those of the machines."""
 
 
 class Training(Computing, total=False):
@@ -206,8 +196,7 @@ def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> Model
     needed = REQUIRED if style == "gpt2" else (*REQUIRED, "ffn")
     missing = [f"--{name}" for name in needed if name not in sizes]
     if missing:
-        hint = "; --style gpt2 has a default of 4 x width" if missing[-1] == "--ffn" else ""
-        raise ConfigError(f"a model by its dimensions requires {', '.join(missing)}{hint}")
+        raise ConfigError(f"a model by its dimensions requires {', '.join(missing)}")
     family = "granitemoe" if "experts" in sizes else style  # Llama whose layers all have experts
     values: dict[str, Any] = {"model_type": family, "tie_word_embeddings": is_tied}
     values |= {key: sizes[name] for name, key in STYLES[style].items() if name in sizes}
@@ -246,9 +235,7 @@ def _measured(options: Options) -> Machine:
     path = Path(options["measured"])
     if path.is_dir():
         return fleet_machine(path)
-    names = {name: options.get(name, ()) for name in LATEST}
-    chosen = Selection(names, options.get("machine"), options.get("since"))
-    run = _whole(chosen.load(options["measured"]))
+    run = _whole(load_run(Selection().find(options["measured"])))
     return run_machine(run, f"run {run.environment.run_id}")
 
 

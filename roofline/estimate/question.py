@@ -19,7 +19,6 @@ from results.show.facts import facts_beside
 from results.show.options import Parameter
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import ADVANCED, one_line
-from results.store.runs import SinceError
 from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.estimate.answer import Answer, Row
 from roofline.gpu_table import find_gpu, load_gpus
@@ -125,8 +124,6 @@ def extents(value: object) -> tuple[int, ...]:
     """Return the extents of a shape such as "49152x12288" or (49152, 12288)."""
     text = "x".join(map(str, value)) if isinstance(value, tuple | list) else text_of(value)
     words = text.replace("×", "x").replace(",", "x").split("x")
-    if len(words) > 32:
-        raise ConfigError(f"{_shown(text)} has {len(words)} dimensions, more than 32")
     try:
         sizes = tuple(map(whole, words))
     except ConfigError:
@@ -402,6 +399,6 @@ def values_of(function: Estimate, given: Mapping[str, object]) -> dict[str, Any]
     for key, value in values.items():
         try:
             values[key] = read(known[key], value)
-        except (ConfigError, SinceError) as error:
+        except ConfigError as error:
             raise ConfigError(f"argument --{known[key].name}: {error}") from None
     return values

@@ -128,9 +128,9 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
                 if key != "fastest" and (value is None or isinstance(value, str | int | float))
             }
             rows.append({**here, **plain, **here, "reason": None})
-    if main is None:
-        raise problem or ConfigError("nothing to sweep")
-    main = [key for key in main if key not in swept_options]  # it would be drawn over itself
+    if problem and main is None:
+        raise problem
+    main = [key for key in main or () if key not in swept_options]  # it would be drawn over itself
     return Sweep(overs, main, filled(rows), parts)
 
 
@@ -139,16 +139,3 @@ def _typed(value: str) -> float | str:
         with suppress(ConfigError):
             return read(value)
     return value
-
-
-def memory_marks(rows: Sequence[Row], option: str) -> dict[str, float]:
-    """Return the value of an option at which the model stops or starts to fit in memory, by its
-    label.
-    """
-    too_large = [row[option] for row in rows if row.get("fits") is False]
-    if not too_large:
-        return {}
-    most = max(too_large)
-    if most < max(row[option] for row in rows):  # such as more devices
-        return {f"does not fit up to {most:g}": most}
-    return {f"does not fit from {min(too_large):g}": min(too_large)}

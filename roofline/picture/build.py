@@ -33,8 +33,6 @@ OUTLIER_DECADES = 1.5
 MIN_INTENSITY = 0.01
 """Points of smaller intensity are outliers."""
 MAX_FLOPS_PER_S = 1e300
-UNCLEAR = ("none", "full", "on", "off", "all")
-"""Values of options that require the name of the option."""
 EDGE = 0.02
 """Distance of outliers from the edge of the plot, as a fraction of its width."""
 
@@ -135,10 +133,8 @@ def _add_details(points: Sequence[Point]) -> None:
     for point in points:
         words = []
         for name, value in point.record.options.items():
-            is_clear = isinstance(value, str) and value not in UNCLEAR and not value.isdigit()
             if name in varying:
-                text = str(value) if is_clear else f"{name} {value}"
-                words.append(one_line(text, MAX_NAME_LETTERS))
+                words.append(one_line(f"{name} {value}", MAX_NAME_LETTERS))
         point.detail = " ".join(words)
 
 

@@ -23,7 +23,7 @@ from results.show.picture import (
 from results.show.units import duration, number, quantity
 from roofline.accounting.config import ConfigError
 from roofline.estimate.answer import SMALL, Answer, Step, cell, folded
-from roofline.estimate.sweep import Sweep, memory_marks
+from roofline.estimate.sweep import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,8 +43,6 @@ MAX_TICKS = 12
 """With at most this many values each has a tick."""
 MIN_LOG_RATIO = 16
 """Ratio of largest to smallest value from which an axis is logarithmic."""
-MAX_BESIDE = 8
-"""Names of at most this many letters are in a legend beside the lines, others between them."""
 
 
 def draw_answer(answer: Answer, theme: str = "light") -> Figure:
@@ -52,7 +50,7 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
     words = ", ".join(answer.main_texts())
     if answer.curve:
         title = f"{answer.title}: {words}" if words else answer.title
-        return draw_lines(title, *answer.curve, {}, theme)
+        return draw_lines(title, *answer.curve, theme)
     steps = [step for step in folded(answer)[::-1] if step.amount]
     if not steps:
         raise ConfigError("this answer has no picture")
@@ -80,32 +78,27 @@ def draw_sweep(sweep: Sweep, subject: str, y: str, theme: str = "light") -> Figu
     """Return the plot of `y` along the first option of a sweep, with a line for each value of the
     others; if its values are words, a bar for each with the parts of the total.
 
-    The subject of the estimate is the subtitle. The memory of the devices is a line, or the first
-    value above it.
+    The subject of the estimate is the subtitle. The memory of the devices is a line; in plots of
+    something else, what does not fit is left out if something does.
     """
     x = sweep.overs[0].option
     apart = ("gpu", "dtype", "convention", *(over.option for over in sweep.overs[1:]))
     varying = [name for name in sweep.columns if name in apart]
     drawn: dict[str, list[dict[str, Any]]] = {}
-    marks: dict[str, float] = {}
     limits: dict[str, float] = {}
-    for row in sweep.rows:
-        if not isinstance(row[x], str) and isinstance(row.get(y), int | float):
-            drawn.setdefault(", ".join(f"{key} {row[key]}" for key in varying), []).append(row)
+    rows = [row for row in sweep.rows if y == "total_bytes" or row.get("fits") is not False]
+    if 0 < len(rows) < len(sweep.rows):
+        subject += "; what does not fit in memory is left out"
+    for row in rows or sweep.rows:
         if y == "total_bytes" and row.get("gpu"):
             limits[f"memory of {row['gpu']}"] = row["memory_bytes"]
+        if not isinstance(row[x], str) and isinstance(row.get(y), int | float):
+            drawn.setdefault(", ".join(f"{key} {row[key]}" for key in varying), []).append(row)
     if not drawn and any(sweep.parts.values()):
         return draw_stacks(sweep.parts, y, x, subject, theme)
     if not drawn:
         raise ConfigError(f"a plot requires numbers along --{x}, but {y or 'the answer'} has none")
-    for name, rows in drawn.items():
-        turn = rows[0].get("critical_batch")
-        if turn and x == "batch" and turn <= max(row[x] for row in rows):
-            marks[f"{name} critical batch {turn:,}".strip()] = turn
-        if not limits:
-            for words, at in memory_marks(rows, x).items():
-                marks[f"{name} {words}".strip()] = at
-    lines = {name: [(row[x], row[y]) for row in rows] for name, rows in drawn.items()}
+    lines = {name: [(row[x], row[y]) for row in own] for name, own in drawn.items()}
     quantity = _quantity(y)
     if len(drawn) == 1:
         (points,) = lines.values()
@@ -116,7 +109,7 @@ def draw_sweep(sweep: Sweep, subject: str, y: str, theme: str = "light") -> Figu
         others = [name for name in varying if name != x]
         title = f"{quantity} changes with {' and '.join([x, *others])}"
     title = title[:1].upper() + title[1:]
-    return draw_lines(title, x, y.replace("_", " "), lines, marks, theme, subject, limits)
+    return draw_lines(title, x, y.replace("_", " "), lines, theme, subject, limits)
 
 
 def draw_stacks(
@@ -160,18 +153,15 @@ def draw_lines(
     x_name: str,
     y_name: str,
     lines: Mapping[str, Sequence[tuple[float, float]]],
-    marks: Mapping[str, float],
     theme: str = "light",
     subtitle: str = "",
     limits: Mapping[str, float] = MappingProxyType({}),
 ) -> Figure:
-    """Return a plot of named lines, and lines at `marks` (vertical) and `limits`."""
+    """Return a plot of named lines, and lines at `limits`."""
     from matplotlib.ticker import MaxNLocator
 
     with own_style(theme):
-        is_beside = any(lines) and max(map(len, lines)) <= MAX_BESIDE
-        width = 0.7 if is_beside else 0.835
-        axes = _new_axes(title, subtitle or f"{y_name} by {x_name}", width)
+        axes = _new_axes(title, subtitle or f"{y_name} by {x_name}", 0.835)
         for index, (name, points) in enumerate(lines.items()):
             color = series_color(index)
             marker = SERIES_MARKERS[index % len(SERIES_MARKERS)]
@@ -180,10 +170,6 @@ def draw_lines(
                 line.set(marker=marker, markersize=5)
         muted = tone(MUTED)
         text: dict[str, Any] = {"color": muted, "fontsize": LABEL_PT, "ha": "right"}
-        for row, (name, value) in enumerate(marks.items()):
-            axes.axvline(value, color=muted, linewidth=1, linestyle=(0, (4, 2)))
-            at = axes.get_xaxis_transform()
-            axes.text(value, 0.98 - 0.05 * row, f"{plain(name)} ", va="top", transform=at, **text)
         for name, value in limits.items():
             axes.axhline(value, color=muted, linewidth=1, linestyle=(0, (4, 2)))
             words = plain(f"{name}, {quantity(value, 'B')}")
@@ -198,9 +184,7 @@ def draw_lines(
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no column 0.5
         axes.set_xlabel(plain(x_name))
         axes.set_ylabel(plain(_quantity(y_name)))
-        if is_beside:
-            axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=LABEL_PT)
-        elif any(lines):
+        if any(lines):
             axes.legend(fontsize=LABEL_PT)
     return axes.figure.figure
 

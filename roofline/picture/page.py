@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from results.compare.comparison import compare, nothing_common
 from results.compare.output import describe as describe_row
-from results.compare.output import foremost, headlines, json_row
+from results.compare.output import headlines, json_row
 from results.compare.sides import CompareOptions
 from results.record import Object
 from results.show.grid import Row, texts_of
@@ -157,16 +157,12 @@ def policy(scripts: Sequence[str]) -> str:
     )
 
 
-MAX_ROWS = 500
-"""Of a comparison; the most important ones are shown."""
-
-
 def verdicts_of(paths: Sequence[Path], chosen: Selection) -> list[Object]:
     """Return the comparisons of the first run with the others, or of the providers of a single run.
 
     Each is a JSON object with `runs` (ids of baseline and candidate), `headline`, `rows` with the
-    keys of `results compare --format json`, `left_out` (number of omitted rows), `unmatched` and
-    `notes`. Runs that cannot be compared have no rows, and a `headline` with the reason.
+    keys of `results compare --format json`, `unmatched` and `notes`. Runs that cannot be compared
+    have no rows, and a `headline` with the reason.
     """
     runs = [chosen.records_of(load_run(path)) for path in paths]
     if (
@@ -184,14 +180,10 @@ def _compared(first: Run, other: Run | None) -> Object:
         if not compared.rows:
             raise StoreError(nothing_common(compared.unmatched))
     except StoreError as error:
-        none: Object = {"rows": [], "left_out": 0, "unmatched": [], "notes": []}
-        return known | none | {"headline": str(error)}
-    chosen = {id(row) for row in foremost(compared, MAX_ROWS)}
-    rows = [json_row(row) for row in compared.rows if id(row) in chosen]
+        return known | {"headline": str(error), "rows": [], "unmatched": [], "notes": []}
     return known | {
         "headline": headlines(compared)[0],
-        "rows": rows,
-        "left_out": len(compared.rows) - len(rows),
-        "unmatched": list(map(describe_row, compared.unmatched[:MAX_ROWS])),
+        "rows": list(map(json_row, compared.rows)),
+        "unmatched": list(map(describe_row, compared.unmatched)),
         "notes": list(compared.notes),
     }

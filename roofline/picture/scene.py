@@ -32,8 +32,6 @@ MAX_POINT_PT = 70.0
 """Profiles: diameter of a point with all the time of the step."""
 MIN_POINT_PT = 3.0
 """Profiles: diameter of the smallest points."""
-MAX_DECADES = 30
-"""A larger span of ceilings and points is an error."""
 AROUND = 0.4
 """Room left of the points and below them, decades."""
 ROOM = 0.36
@@ -293,6 +291,4 @@ class Scene:
             bottom = min(bottom, max(slopes) + left)
         top = max([*heights, *(math.log10(max(point.high, point.y)) for point in inside)])
         top += HEADROOM * (top - bottom) * (1 + len(self.kinds))
-        if max(right - left, top - bottom) > MAX_DECADES:
-            raise PlotError(f"ceilings and points span more than {MAX_DECADES} decades")
         return View(left, right, bottom, top)

@@ -69,11 +69,13 @@ def text_color(color: str) -> str:
     """Return a readable text color for an object in a color of the light theme."""
     if is_dark():
         return tone(color)
-    red, green, blue = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    from matplotlib.colors import to_hex, to_rgb
+
+    red, green, blue = to_rgb(color)
     shade = 1.0
     while contrast_to_white(red * shade, green * shade, blue * shade) < MIN_CONTRAST:
         shade -= 0.02
-    return "#" + "".join(f"{round(part * shade * 255):02X}" for part in (red, green, blue))
+    return to_hex((red * shade, green * shade, blue * shade))
 
 
 def machine_width(index: int) -> float:

@@ -202,22 +202,20 @@ def version_steps(scene: Scene) -> list[tuple[Point, Point]]:
     """Return the pairs of points to connect by arrows: consecutive versions or runs."""
     if len(scene.points) > MAX_LABELED_SERIES or scene.is_profile:
         return []
-    groups: dict[tuple[object, ...], list[tuple[str | int, Point]]] = {}
+    groups: dict[tuple[object, ...], list[tuple[int, str, Point]]] = {}
     for point in scene.points:
         record = point.record
-        case = (point.machine, record.op, record.dtype, record.case, point.detail, record.cache)
         match = VERSION.fullmatch(record.provider)
-        if match:
-            of_version = (*case, point.run, match[1], "version")
-            groups.setdefault(of_version, []).append((int(match[2]), point))
+        provider, version = match.groups() if match else (record.provider, 0)
+        case = (point.machine, record.op, record.dtype, record.case, point.detail, record.cache)
         start = scene.runs[point.run].started_at
-        groups.setdefault((*case, record.provider, "run"), []).append((start, point))
+        groups.setdefault((*case, provider), []).append((int(version), start, point))
     steps = []
     for group in groups.values():
-        group.sort(key=lambda entry: entry[0])
-        for (before, old), (after, new) in pairwise(group):
-            if before != after:
-                steps.append((old, new))
+        group.sort(key=lambda entry: entry[:2])
+        for old, new in pairwise(group):
+            if old[:2] != new[:2]:
+                steps.append((old[2], new[2]))
     return steps
 
 

@@ -60,7 +60,7 @@ def kinds(make_environment, make_record):
         "rounds": [times | {"provider": provider, "details": rounds} for provider in rounds.names],
         "collectives": [
             {"op": "all-reduce", "shape": {"bytes": size}, "case": str(size)}
-            | {"options": {"ranks": 2}, "telemetry": {"slowest_s": [1e-5 + size * 1e-9]}}
+            | {"options": {"ranks": 2}, "telemetry": {"round_s": [1e-5 + size * 1e-9]}}
             for size in (1024, 2048, 4096, 8192)
         ],
         "rank": [

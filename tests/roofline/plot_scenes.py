@@ -51,7 +51,6 @@ def calibrated(known, mixes):
     )
 
 
-H100_MIXES = {"read": 3.0e12, "write": 2.9e12, "triad": 2.78e12, "copy": 2.66e12}
 CPU_MIXES = {"read": 60e9, "write": 25e9, "triad": 45e9, "copy": 40e9}
 """Bytes/s, apart and in another order than on a GPU."""
 
@@ -136,12 +135,6 @@ def streams(share):
     )
 
 
-CUBES = tuple(
-    matmul(n, "bf16", f)
-    for n, f in ((1024, 300e12), (2048, 520e12), (4096, 640e12), (8192, 690e12))
-)
-
-
 def on(ceilings, *records, **changes):
     """Return a run of some records on a machine with these ceilings."""
     device = {"slug": ceilings.slug, "name": ceilings.name, "type": "cpu", "threads": 2}
@@ -152,12 +145,6 @@ def scaled(ceilings, step):
     return on(ceilings, *(matmul(n, "bf16", n * step) for n in (1024, 4096, 7000)))
 
 
-MIXED = calibrated(H100, H100_MIXES).with_entries(
-    [
-        Ceiling("flops", dtype, peak, "measured", "a test")
-        for dtype, peak in (("bf16", 700e12), ("fp32", 52e12))
-    ]
-)
 OF_A_CPU = ((256, 410e9, 150e9), (512, 700e9, 190e9), (1024, 860e9, 212e9), (2048, 915e9, 218e9))
 
 SCENES = {
@@ -176,7 +163,6 @@ SCENES = {
     ),
     "a crowd": ([on(BOTH, *crowd())], [], ["bf16", "fp8e4m3"]),
     "two GPUs with points": ([scaled(H100, 1e11), scaled(A100, 4e10)], [], ["bf16"]),
-    "mixes under a datasheet": ([on(MIXED, *streams(0.54), *CUBES)], [], None),
     "mixes of a CPU": (
         [
             on(

@@ -61,7 +61,7 @@ def test_the_ladder_counts_the_work_that_is_measured(dtype):
     assert ops.keys() == OPERATIONS.keys()
 
 
-@pytest.mark.parametrize("name", ["all-reduce", "collectives", "fleet", "train-step", "transfer"])
+@pytest.mark.parametrize("name", ["fleet", "transfer"])
 def test_what_has_no_intensity_says_why(name):
     """They are in `bench list`, and are no operations."""
     with pytest.raises(ConfigError, match=rf"unknown '{name}'; .* \(choose from relu") as raised:
@@ -94,10 +94,8 @@ def test_an_index_has_a_position_and_a_picture_shows_the_strides(capsys):
         view = torch.zeros(3, 4).T[2:][row]
         assert points == [(place, element.storage_offset()) for place, element in enumerate(view)]
     assert len(curve.lines) == 2
-    [axes] = draw_lines("strides", curve.x, curve.y, curve.lines, {}).axes
+    [axes] = draw_lines("strides", curve.x, curve.y, curve.lines).axes
     assert all(tick == round(tick) for tick in axes.get_xticks())
-    legend = axes.get_legend().get_window_extent()
-    assert axes.get_window_extent().x1 < legend.x0 < legend.x1 < axes.figure.bbox.x1
 
 
 def test_more_rows_raise_the_intensity_of_a_matmul(capsys):
@@ -112,11 +110,9 @@ def test_more_rows_raise_the_intensity_of_a_matmul(capsys):
 EINSUMS = {
     # x[4, 8, 16, 32] @ w[32, 2] of the study notes: w is read once, not 32 times
     ("a b c d, d e -> a b c e", "a=4,b=8,c=16,d=32,e=2", "bf16"): (65_536, 34_944),
-    ("abcd,de->abce", "a=4,b=8,c=16,d=32,e=2", "fp32"): (65_536, 69_888),
     # As in torch, the result may be left out.
     ("bsh,hk", "b=4,s=8,h=16,k=32", "bf16"): (32_768, 4_096),
     ("...ij,jk->...ik", "...=32,i=16,j=32,k=2", "bf16"): (65_536, 34_944),
-    ("b s h, h k -> b s k", "b=4,s=8,h=16,k=32", "bf16"): (32_768, 4_096),
     (
         "batch seq1 hidden, batch seq2 hidden -> batch seq1 seq2",
         "batch=2,seq1=3,seq2=3,hidden=4",
@@ -143,18 +139,14 @@ def test_an_einsum_reads_each_operand_once(words, counts):
             {"einsum": "ij,jk->iq", "sizes": "i=1,j=2,k=2,q=2"},
             "is not an einsum: Output character 'q'",
         ),
-        ({"einsum": "i+j,jk->ik", "sizes": "i=1,j=2,k=2"}, "index '\\+' has no size"),
         (
             {"einsum": "i j, j k -> i k", "sizes": "i=1,j=2"},
             "index 'k' has no size; --sizes has i, j",
         ),
         ({"einsum": "i j, j k -> i", "sizes": "i=1,j=2,k=2"}, "index 'k' must be in two"),
-        ({"einsum": "i i, i k -> i k", "sizes": "i=1,k=2"}, "index 'i' must be in two"),
         ({"einsum": "i, j -> i j", "sizes": "i=1,j=2"}, "sums over no index"),
         ({"einsum": "i, i ->", "sizes": "i"}, "is not a list of sizes"),
-        ({"einsum": "i, i ->", "sizes": {"i": 0}}, "is not an integer from 1"),
         ({"einsum": "i, i ->", "sizes": "i=2", "batch": 2}, "expected --shape MxNxK"),
-        ({}, "expected --shape MxNxK"),
     ],
 )
 def test_a_product_that_is_not_one_is_one_line(options, said):

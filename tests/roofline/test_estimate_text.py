@@ -22,13 +22,11 @@ def marked(text):
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
-        ("params --model llama-3-8b", "8.030 B parameters"),
         ("params --model mixtral-8x7b", "46.70 B parameters, 12.88 B of them active"),
         (
             "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024",
             "143.9 days, 3.537 M device hours",
         ),
-        ("fit --gpu h100-sxm --gpus 8 --memory 80e9", "40 B parameters"),
         ("gpus --params 70e9 --gpu h100-sxm", "14 devices, bound by memory"),
         ("memory --model gpt2", "3.838 GB in total, 1.991 GB of state, 1.847 GB of activations"),
         (

@@ -37,13 +37,8 @@ def tera(gpu, quantity):
     ("slug", "peaks"),
     [
         ("h100-sxm", H100_TFLOPS),
-        (
-            "a100-sxm-80gb",
-            {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312, "int8": 624},
-        ),
         ("t4", {"fp64": 0.254, "fp32": 8.1, "fp16": 65, "int8": 130}),
         ("p100-sxm-16gb", {"fp64": 5.3, "fp32": 10.6, "fp16": 21.2}),
-        ("mi210", {"fp64": 45.3, "fp32": 45.3, "fp16": 181, "bf16": 181, "int8": 181}),
         ("rtx-4090", {"fp16": 165.2}),
         ("b200-sxm", {"nvfp4": 9000}),
     ],
@@ -65,10 +60,7 @@ def test_vector_peaks():
     ("gpu", "dtype", "is_lacking"),
     [
         (GPUS["t4"], "bf16", True),
-        (GPUS["t4"], "fp64", False),
         (GPUS["p100-sxm-16gb"], "fp16", False),
-        (GPUS["a100-sxm-80gb"], "fp8e4m3", True),
-        (GPUS["h100-sxm"], "nvfp4", True),
         (GPUS["mi355x"], "nvfp4", True),  # its fp4 has another format
         (GPUS["h100-sxm"], "bf16", False),
         (unknown_gpu("Some GPU"), "bf16", False),
@@ -86,13 +78,10 @@ LIST = f"list GPUs with `python -m roofline gpus`{INSTEAD}"
     ("asked", "message"),
     [
         ("h100", "h100 is ambiguous: h100-nvl, h100-pcie, h100-sxm"),
-        ("a100-80gb", "a100-80gb is ambiguous: a100-pcie-80gb, a100-sxm-80gb"),
-        ("h200", "h200 is ambiguous: h200-nvl, h200-sxm"),  # not gh200
         (
             "h100-smx",
             f"unknown GPU 'h100-smx'; did you mean h100-sxm, h800-sxm or h200-sxm?{INSTEAD}",
         ),
-        ("zzz", f"unknown GPU 'zzz'; {LIST}"),
         ("", f"unknown GPU ''; {LIST}"),
         ("\x1b[31mh", rf"unknown GPU '\x1b[31mh'; {LIST}"),
     ],
@@ -109,11 +98,8 @@ def test_an_unknown_slug_is_reported_with_the_closest_ones(asked, message):
     [
         ("4090", "rtx-4090"),
         ("b200", "b200-sxm"),
-        ("RTX 6000 Ada", "rtx-6000-ada"),
         ("H100-SXM", "h100-sxm"),
-        ("L40", "l40"),
         ("NVIDIA H200", "h200-sxm"),  # the name that the driver reports
-        ("NVIDIA GeForce RTX 5090", "rtx-5090"),
     ],
 )
 def test_a_name_that_means_one_gpu_is_taken(asked, slug):
@@ -132,9 +118,7 @@ def test_match_exact_driver_name():
     [
         "NVIDIA H100",  # the 94 GB SXM5 card
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-        "NVIDIA GeForce RTX 4090 Laptop GPU",
         "nvidia h200",
-        "GH100 [H100 SXM5 80GB]",
         "",
     ],
 )
@@ -152,11 +136,7 @@ def test_match_with_the_memory_that_devices_report(slug):
     ("sizes", "reported_mib", "fitting"),
     [
         ((40, 80), 40326, (40,)),
-        ((40, 80), 81089, (80,)),
-        ((80, 94), 81089, (80,)),
         ((80, 94), 95830, (94,)),
-        ((12, 16), 15109, (16,)),
-        ((40, 48), 45589, (48,)),
         ((40, 80), None, (40, 80)),
         ((180, 192), 182642, (180, 192)),  # what a B200 reports, sold with 180 or 192 GB
     ],
@@ -186,9 +166,7 @@ def test_a_shared_name_is_distinguished_by_sms(monkeypatch):
     ("driver_name", "memory_bytes", "sm_count"),
     [
         ("Orin", 30 * GIB, None),  # AGX Orin 32GB
-        ("Orin", None, 8),  # Orin NX
         ("NVIDIA H100 80GB HBM3", 9856 * MIB, 16),  # a MIG slice
-        ("NVIDIA H100 80GB HBM3", 94 * GIB, 132),
         ("NVIDIA H100 80GB HBM3", 0, None),
     ],
 )
@@ -215,7 +193,7 @@ def test_an_unknown_gpu_has_derived_bandwidth_and_no_peak(bits, clock_mhz, gb_pe
 
 @pytest.mark.parametrize(
     ("clock_hz", "bits", "capability"),
-    [(None, 5120, "9.0"), (0, 5120, "9.0"), (1e9, None, None), (1e9, 0, None), (1.3e9, 128, "8.7")],
+    [(None, 5120, "9.0"), (1e9, 0, None), (1.3e9, 128, "8.7")],
 )
 def test_without_a_usable_clock_or_bus_there_is_no_bandwidth(clock_hz, bits, capability):
     """Jetson Orin, 8.7, reports 128 bit at 1.3 GHz, which would be 41.6 GB/s; it has 204.8."""
@@ -226,9 +204,7 @@ def test_without_a_usable_clock_or_bus_there_is_no_bandwidth(clock_hz, bits, cap
     ("driver_name", "slug"),
     [
         ("H100 SXM", "unknown-h100-sxm"),  # not the slug of a GPU that is in the table
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "unknown-nvidia-h100-80gb-hbm3-mig-1g-10gb"),
         ("../../etc/passwd", "unknown-etc-passwd"),
-        ("\x1b[31m", "unknown-31m"),
         ("", "unknown"),
     ],
 )

@@ -16,7 +16,6 @@ SIZES = [2**power for power in range(10, 31, 2)]
     [
         ("all-reduce", 1, 14 / 8),
         ("all-gather", 1 / 2, 7 / 8),
-        ("reduce-scatter", 1 / 2, 7 / 8),
         ("all-to-all", 1 / 2, 7 / 8),
         ("broadcast", 1, 1),
         ("send-recv", 1, 1),
@@ -62,7 +61,6 @@ def test_latency_is_never_negative():
     ("sizes", "seconds"),
     [
         ([1024, 4096], [1e-5, 2e-5]),
-        ([1024, 4096, 16384], [2e-5, 1e-5, 1e-5]),
         ([1, 2, 3], [0.0, 1.0, 2.0]),
     ],
 )
@@ -71,7 +69,7 @@ def test_times_that_determine_no_fit_are_an_error(sizes, seconds):
         fit("all-reduce", 2, sizes, seconds)
 
 
-def collective(size_bytes, samples_s, slowest_s):
+def collective(size_bytes, samples_s, round_s):
     how = {
         "op": "all-reduce",
         "provider": "gloo",
@@ -80,7 +78,7 @@ def collective(size_bytes, samples_s, slowest_s):
         "status": "ok",
     }
     values = {"shape": {"bytes": size_bytes}, "samples_s": samples_s, "median_s": min(samples_s)}
-    telemetry = {"slowest_s": slowest_s} if slowest_s else {}
+    telemetry = {"round_s": round_s} if round_s else {}
     return Record(**how, **values, options={"ranks": 2, "backend": "gloo"}, telemetry=telemetry)
 
 

@@ -41,13 +41,8 @@ def measured(*names):
     ("read", "written", "nearest"),
     [
         (1, 0, "read"),
-        (2, 1, "triad"),
-        (1, 1, "copy"),
-        (0, 1, "write"),
         (4097, 1, "read"),  # a matrix times a vector
-        (5, 1, "read"),  # halfway, 5/6: read is faster than triad
         (7, 5, "triad"),  # halfway, 7/12: triad is faster than copy
-        (1, 3, "write"),  # halfway, 1/4: write is faster than copy
         (7 * 10**30, 5 * 10**30, "triad"),
     ],
 )
@@ -68,13 +63,6 @@ def test_where_nothing_moves_or_no_mix_was_measured_none_is_near():
         == bandwidth(46e9, "measured", "stream")
     )
     assert Machine("g", "G").bandwidth_for(1, 1) is None
-
-
-@pytest.mark.parametrize("kind", ["datasheet", "derived"])
-def test_a_published_bandwidth_comes_before_the_measured_mix(kind):
-    known = measured(*ALL_MIXES).with_entries([bandwidth(4.8e12, kind)])
-    assert known.bandwidth_for(1, 1) == known.bandwidth() == bandwidth(4.8e12, kind)
-    assert known.mix(1, 1) == bandwidth(3928e9, "measured", "copy")
 
 
 def test_mixes_are_the_fastest_measured_bandwidths_of_memory():

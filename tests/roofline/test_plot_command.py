@@ -89,10 +89,8 @@ def test_a_terminal_shows_the_plot_in_characters(write, capsys, monkeypatch):
     ("slugs", "dtypes"),
     [
         ("p100-sxm-16gb", ["fp32", "fp16"]),
-        ("v100-sxm-32gb", ["fp32", "fp16"]),
         ("a100-sxm-80gb", ["fp32", "tf32", "bf16"]),
         ("h100-sxm,a100-sxm-80gb", ["bf16", "fp8e4m3"]),
-        ("h100-sxm,v100-sxm-32gb", ["fp16", "bf16", "fp8e4m3"]),
     ],
 )
 def test_default_dtypes_are_those_that_the_gpus_have(
@@ -160,7 +158,6 @@ def test_more_machines_than_can_be_told_apart_are_refused(tmp_path, capsys):
     slugs = "a2,a10,a30,a40,l4,l40,l40s,t4,mi210"
     said = refused(["plot", "--gpu", slugs, "-o", tmp_path / "x.png"], capsys)
     assert "9 machines exceed the 8" in said
-    assert "exceed the 8" in said
 
 
 def test_a_dtype_that_a_gpu_lacks_is_noted(tmp_path, capsys):
@@ -187,25 +184,10 @@ def test_a_dtype_that_a_gpu_lacks_is_noted(tmp_path, capsys):
     assert said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("records", "words"),
-    [
-        ([], "no record"),
-        ([replace(GOOD[0], status="skipped", median_s=None, ci95_s=None)], "1 skipped"),
-        ([replace(GOOD[0], flops=None)], "1 without FLOPs or bytes"),
-    ],
-)
-def test_a_run_without_a_drawable_point_gives_its_roofs_and_a_note(
-    records,
-    words,
-    write,
-    tmp_path,
-    capsys,
-):
-    run = write("a.jsonl", records)
+def test_a_run_without_a_drawable_point_gives_its_roofs_and_a_note(write, tmp_path, capsys):
+    run = write("a.jsonl", [replace(GOOD[0], flops=None)])
     assert main(["plot", str(run), "-o", str(tmp_path / "x.png")]) == 0
-    said = capsys.readouterr()
-    assert f"no point can be drawn ({words})" in said.err
+    assert "no point can be drawn (1 without FLOPs or bytes)" in capsys.readouterr().err
     assert (tmp_path / "x.png").exists()
 
 
@@ -227,23 +209,16 @@ def test_a_bad_line_is_named_and_the_rest_is_drawn(write, tmp_path, capsys):
     ("arguments", "words"),
     [
         (["-o", "x.png"], ["expected a RUN", "latest", "--gpu SLUG"]),
-        (["--gpu", "h100"], ["-o"]),
         (["--gpu", "h100-sxm", "--op", "gelu", "-o", "x.png"], ["--op", "name a RUN"]),
-        (["--gpu", "h300-sxm", "-o", "x.png"], ["unknown GPU 'h300-sxm'"]),
         (["--gpu", " ,,", "-o", "x.png"], ["--gpu", "expected names"]),
         (["--gpu", "h100-sxm", "--dtype", "bf17", "-o", "x.png"], ["'bf17'", "did you mean bf16"]),
-        (["--gpu", "h100-sxm", "--dtype", "fp8", "-o", "x.png"], ["'fp8'", "fp8e4m3"]),
-        (["--gpu", "h100-sxm", "--dtype", "", "-o", "x.png"], ["--dtype", "expected names"]),
         (
             ["--gpu", "a100-sxm-80gb", "--dtype", "fp8e4m3", "-o", "x.png"],
             ["no ceiling to draw", "fp8e4m3", "known: "],
         ),
-        (["--gpu", "h100-sxm", "-o", "x.gif"], ["x.gif", ".png, .svg, .pdf"]),
         (["--gpu", "h100-sxm", "-o", "/dev/null/x.png"], ["/dev/null/x.png", "a parent is a file"]),
-        (["--gpu", "h100-sxm", "-o", f"{'a' * 300}.png"], ["cannot write", "File name too long"]),
         (["no-such-run", "-o", "x.png"], ["no-such-run"]),
         (["latest", "--runs", "none", "-o", "x.png"], ["--runs", "none"]),
-        (["--speed", "-o", "x.png"], ["--speed"]),
     ],
 )
 def test_a_mistake_gets_one_line(

@@ -23,16 +23,14 @@ def test_a_run_has_its_clipping_and_its_checkpoint():
 
 @pytest.mark.parametrize(
     ("params", "warning"),
-    [(4.7e9, None), (4.9e9, "only 7.8 % of 1 x h100-sxm"), (6e9, "at least 2 devices are needed")],
+    [(4.7e9, None), (4.9e9, "only 7.8 % of 1 x h100-sxm")],
 )
 def test_a_run_warns_below_a_tenth_of_headroom(params, warning):
     warnings = estimate.train(params=params, tokens=1e12, gpu="h100-sxm").warnings
     assert [warning in line for line in warnings] == [True] * (warning is not None)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "name"), [(3e11, "GPT-3"), (2e13, "GPT-4"), (1e14, "US reporting threshold")]
-)
+@pytest.mark.parametrize(("tokens", "name"), [(3e11, "GPT-3"), (1e14, "US reporting threshold")])
 def test_the_nearest_landmark_is_named_with_its_source(tokens, name):
     answer = estimate.train(params=175e9, tokens=tokens, gpu="h100-sxm", gpus=1024)
     landmark = answer.values["landmark"]
@@ -63,9 +61,6 @@ def test_flops_are_split_into_forward_and_backward():
     texts = ["315e21 FLOPs", "105e21 of them forward", "210e21 backward"]
     assert answer.main_texts() == texts  # no letter is above 10^15
     assert "landmark" in [step.label for step in answer.steps]
-    step = estimate.flops(model="gpt2").values
-    assert step["backward_flops"] == 2 * step["forward_flops"]
-    assert step["forward_flops"] + step["backward_flops"] == step["per_step"]
     frozen = estimate.flops(params=1e9, frozen=True).values
     assert frozen["backward_flops"] == frozen["forward_flops"]
 

@@ -91,8 +91,6 @@ def test_a_collective_is_that_of_nccl_tests():
     assert given["seconds"] == pytest.approx(10**9 / 25e9)
     exchange = estimate.collective(gpu="h100-sxm", size=10**9, gpus=64, kind="all-to-all")
     assert "all-to-all: factor (n - 1) / n" in exchange.formula
-    rate = next(step for step in exchange.steps if step.label == "bandwidth")
-    assert rate[1:3] == ("50 GB x 63 / 56, as 8 of 64 are in the node", "56.25 GB a second")
     with pytest.raises(ValueError, match="--gpus is 2 at least"):
         estimate.collective(gpu="h100-sxm", gpus=1)
 
@@ -101,9 +99,7 @@ def test_a_collective_is_that_of_nccl_tests():
     ("gpu", "gpus", "bytes_per_s"),
     [
         ("a100-pcie-80gb", 2, 300e9),
-        ("a100-pcie-80gb", 8, 16 * 16e9 / 8 * 128 / 130),
         ("h200-nvl", 4, 450e9),
-        ("h100-nvl", 4, 50e9),
         ("rtx-4090", 8, 16 * 16e9 / 8 * 128 / 130),
     ],
 )
@@ -261,12 +257,6 @@ def test_a_measured_fleet_counts_with_its_slowest_rank_and_its_links(fleet):
     assert f"measured by the slowest of 2 files in {fleet}" in answer.source
     memory = estimate.memory(model="llama-3-8b", measured=str(fleet))
     assert [row["memory_bytes"] for row in memory.rows] == [85 * 10**9]
-
-
-def test_measured_peaks_are_those_of_the_slowest_rank(fleet):
-    (use,), _ = uses_of({"measured": str(fleet)})
-    assert use.peak == pytest.approx(630e12)
-    assert use.machine.bandwidth(("measured",)).value == pytest.approx(2.5e12)
 
 
 @pytest.mark.parametrize(

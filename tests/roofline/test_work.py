@@ -57,11 +57,9 @@ def test_only_whole_numbers_are_counts(name, bad):
 @pytest.mark.parametrize(
     ("word", "dtype"),
     [
-        ("float32", "fp32"),
         ("torch.bfloat16", "bf16"),
         ("Half", "fp16"),
         ("float8_e4m3fn", "fp8e4m3"),
-        ("INT8", "int8"),
     ],
 )
 def test_a_dtype_is_known_by_the_name_that_torch_has_for_it(word, dtype):
