@@ -24,10 +24,17 @@ ELEMENTS = 8192
 
 
 def measure(
-    provider, op="gelu", dtype="fp32", settings=None, deadline=None, timeout_s=60, is_again=False
+    provider,
+    op="gelu",
+    dtype="fp32",
+    settings=None,
+    deadline=None,
+    timeout_s=60,
+    is_again=False,
+    elements=ELEMENTS,
 ):
     """Return the record of one function on a small case, measured in a worker."""
-    case, settings = Case(op, dtype, {"n": ELEMENTS}), settings or Settings()
+    case, settings = Case(op, dtype, {"n": elements}), settings or Settings()
     row = Row(
         ELEMENTWISE[op], case, provider, family="elementwise", settings=settings, is_again=is_again
     )

@@ -312,7 +312,7 @@ def new_contents(values: object, make: Make | None = None) -> Iterator[Callable[
             if x.shape == source.shape:
                 x.copy_(source)
         if number and all(map(same_bytes, tensors, before)):
-            changeable = filter(can_change, tensors)
+            changeable = filter(_can_change, tensors)
             for x, place in zip(changeable, itertools.cycle((0, 1)), strict=False):
                 _vary(x, number + place)  # so that an output does not follow from an input
 
@@ -352,7 +352,7 @@ def renew(sets: Sequence[Any], source: Make) -> None:
             x.copy_(value)
 
 
-def can_change(x: Tensor) -> bool:
+def _can_change(x: Tensor) -> bool:
     has_numbers = x.is_floating_point() or x.is_complex()
     if not has_numbers or x.itemsize == 1 or x.numel() <= MIN_CHANGED:  # torch cannot scale fp8
         return False
@@ -402,7 +402,10 @@ def slower_on_new(
     make: Make | None = None,
 ) -> str | None:
     """Return that a call is slower on new contents of the tensors in `values`, which it reads, than
-    on the old ones; None if it is not, or fails on new ones. `row_s` is the time of all samples.
+    on the old ones, or None. `row_s` is the time of all samples.
+
+    Raises:
+        UnverifiedError: there is no tensor, or it fails on new contents.
     """
     reused = [x for x in tensors_in(values) if x.nbytes <= MAX_REUSED_BYTES]
 
@@ -416,23 +419,20 @@ def slower_on_new(
         synchronize()
         return clock.now() - start
 
-    try:
-        with new_contents(values, make) as write:
-            for attempt in range(1, FRESH_ATTEMPTS + 1):
-                pairs: list[tuple[float, float]] = []
-                calls = FRESH_CALLS if attempt == 1 else FRESH_AGAIN_CALLS
-                until = clock.now() + max(FRESH_SHARE * row_s, (attempt - 1) * FRESH_AGAIN_S)
-                while not pairs or (len(pairs) < calls and clock.now() < until):
-                    write(0)
-                    call()  # a cache of one result has that of the new contents
-                    pairs.append((taken_s(0), taken_s(attempt * FRESH_CALLS + len(pairs))))
-                old_s = min(old for old, _ in pairs)
-                new_s = min(new for _, new in pairs)
-                least_s = SLOWER_S / min(len(pairs), FRESH_CALLS)
-                if new_s <= max(SLOWER * old_s, old_s + least_s):
-                    return None
-    except Exception:
-        return None
+    with _raising("it"), new_contents(values, make) as write:
+        for attempt in range(1, FRESH_ATTEMPTS + 1):
+            pairs: list[tuple[float, float]] = []
+            calls = FRESH_CALLS if attempt == 1 else FRESH_AGAIN_CALLS
+            until = clock.now() + max(FRESH_SHARE * row_s, (attempt - 1) * FRESH_AGAIN_S)
+            while not pairs or (len(pairs) < calls and clock.now() < until):
+                write(0)
+                call()  # a cache of one result has that of the new contents
+                pairs.append((taken_s(0), taken_s(attempt * FRESH_CALLS + len(pairs))))
+            old_s = min(old for old, _ in pairs)
+            new_s = min(new for _, new in pairs)
+            least_s = SLOWER_S / min(len(pairs), FRESH_CALLS)
+            if new_s <= max(SLOWER * old_s, old_s + least_s):
+                return None
     return f"slower on fresh contents: {duration(new_s)} instead of {duration(old_s)}"
 
 
@@ -533,7 +533,7 @@ def _wrong_when_shifted(
     or if one of them does not take such inputs. The inputs of `call` are changed.
     """
     try:
-        for x in filter(can_change, tensors_in(arguments_of(call))):
+        for x in filter(_can_change, tensors_in(arguments_of(call))):
             x.add_(SHIFT)
         truth = on_copies(call, baseline)
         expected = Expected.of(truth, on_copies(truth)())

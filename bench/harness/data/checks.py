@@ -21,11 +21,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
-from bench.harness.data.agreement import can_change, new_contents, renew, slower_on_new
+from bench.harness.data.agreement import UnverifiedError, new_contents, renew, slower_on_new
 from bench.harness.data.inputs import Filler, InputSet
 from bench.harness.data.stress import STALE
 from bench.harness.data.torch_settings import current_settings, restore_settings
-from bench.harness.data.verify import CheckResult, Checks, poison, same_bytes
+from bench.harness.data.verify import CheckResult, Checks, same_bytes
 from bench.harness.timing import protocol
 from bench.harness.timing.samplers import timed_result
 
@@ -46,47 +46,61 @@ class UserChecks(Checks):
     """Whether it may change its inputs, which are restored after each call."""
     calls: Sequence[Callable[[], object]] = ()
     """On all copies of the inputs; the last check calls on the first one before."""
+    is_again: bool = False
+    """Whether an earlier visit has called the function on contents of all kinds."""
     settings: dict[str, Any] = field(init=False, default_factory=current_settings)
 
     def last(
         self, call: Callable[[], object], data: InputSet, earlier: Launch | None, row_s: float
     ) -> CheckResult:
-        poison(data.out)
-        problem = self.run(call, data)
-        if problem is not None:
-            return CheckResult(problem, elements=data.out.numel())
+        stale = self.result
+        checked = self.check(call, data, earlier)
+        if not checked.is_right:
+            return self._wrong(checked, stale, "")
         stale = self.result
         if earlier:
             earlier = (tuple(x.clone() for x in data.inputs), stale)
         seed = random.getrandbits(32)
         fill = "uniform" if self.fill == "zeros" else self.fill
         filler = Filler(fill, self.case.dtype, self.device, seed)
-        made = partial(self.op.make_inputs, self.case, filler)
-        is_all_changed = self.fill != "zeros" and all(map(can_change, data.inputs))
-        # Results may be cached by the elements at the ends, which the first one keeps.
-        for make in (None, made):
+        passed = []
+        problem = ""
+        # The first changes keep the elements at the ends, by which results may be cached. A
+        # function may take only some inputs, as Cholesky those that `make_inputs` makes.
+        for make in (None, partial(self.op.make_inputs, self.case, filler)):
             try:
                 with new_contents(data.inputs, make) as write:  # others may share the buffers
                     write(1)
-                    checked = self.check(call, data, earlier, is_poisoned=False)
-            except Exception:
-                if make is made:
-                    raise
-                continue  # it takes only some inputs, as Cholesky those that `make_inputs` makes
-            if make is None and checked.wrong and math.isnan(checked.wrong["expected"]):
+                    found = self.check(call, data, earlier, is_poisoned=False)
+            except Exception as error:
+                problem = f"it raised {type(error).__name__}"
                 continue
-            if not checked.is_right:
-                if not checked.checked_elements:
-                    return checked
+            if found.wrong and math.isnan(found.wrong["expected"]):
+                problem = "the result is NaN"
+                continue
+            if not found.is_right:
                 when = f"on new values in the same tensors (seed {seed}): "
-                is_old = same_bytes(self.result, stale)
-                return replace(checked, reason=STALE if is_old else f"{when}{checked.reason}")
-            if is_all_changed:
-                break
+                return self._wrong(found, stale, when)
+            checked = found
+            passed.append(make)
+            if self.is_again:
+                return checked
+        if not passed:
+            return replace(checked, unverified=problem)
         protocol.announce()
-        slower = slower_on_new(call, data.inputs, self.device.synchronize, row_s, make)
-        protocol.announce(runs=False)
+        try:
+            slower = slower_on_new(call, data.inputs, self.device.synchronize, row_s, passed[0])
+        except UnverifiedError as error:
+            return replace(checked, unverified=str(error))
+        finally:
+            protocol.announce(runs=False)
         return replace(checked, reason=slower)
+
+    def _wrong(self, checked: CheckResult, stale: Tensor, when: str) -> CheckResult:
+        if not checked.checked_elements:
+            return checked
+        is_old = same_bytes(self.result, stale)
+        return replace(checked, reason=STALE if is_old else f"{when}{checked.reason}")
 
     def run(self, call: Callable[[], Any], data: InputSet, is_sampled: bool = False) -> str | None:
         import torch

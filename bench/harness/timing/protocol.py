@@ -32,6 +32,8 @@ class Sampler(Protocol):
     """Reason that a CUDA graph was tried and not used, else None."""
     reading: Any
     """Called after each sample on a GPU, see `samplers.Reading`."""
+    untimed_s: float
+    """Seconds to renew inputs on a CPU, of all samples together."""
 
     def sample(self) -> float:
         """Run one sample and return its duration in seconds, of all launches together."""

@@ -135,6 +135,7 @@ class HostSampler:
 
     method = "host"
     why_no_graph: str | None = None
+    untimed_s = 0.0
     reading: Reading | None = None
 
     def __init__(
@@ -154,7 +155,9 @@ class HostSampler:
     def sample(self, now: Now = clock.now) -> float:
         keep = self._kept.append
         if self._before is not None:
+            start = now()
             self._before()
+            self.untimed_s += now() - start
         launches = itertools.islice(self.calls, self.launches_per_sample)
         start = now()
         for call in launches:
@@ -196,6 +199,7 @@ class _QueuedSampler:
     """
 
     why_no_graph: str | None = None
+    untimed_s = 0.0
     _stream: Any = None
     """None: the current stream."""
     _entries = 1

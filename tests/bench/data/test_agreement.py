@@ -486,7 +486,8 @@ def test_long_calls_are_compared_once_and_short_differences_do_not_count(monkeyp
     assert taken == [1.0, 1.0, 1.1]
     assert slower_on_new(lambda: takes(1e-6, 3.8e-6), [x], lambda: None, row_s=20.0) is None
     assert slower_on_new(lambda: takes(1e-6, 3.9e-6), [x], lambda: None, row_s=20.0)
-    assert slower_on_new(lambda: 1 / 0, [x], lambda: None, row_s=20.0) is None
+    with pytest.raises(UnverifiedError, match="it raised ZeroDivisionError"):
+        slower_on_new(lambda: 1 / 0, [x], lambda: None, row_s=20.0)
 
 
 class OnlyFp32(torch.nn.Linear):

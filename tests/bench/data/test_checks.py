@@ -47,7 +47,7 @@ def test_inputs_are_as_before_after_the_last_check(data):
     user = checks()
     assert user.check(add, data).is_right
     assert user.last(add, data, None, 0.0).is_right
-    assert len(seen) == 6  # two are timed on old and new values
+    assert len(seen) == 7  # two are timed on old and new values
     assert all(map(torch.equal, seen[1], before))
     assert not any(map(torch.equal, seen[2], before))
     assert are_equal(other, before)
@@ -128,9 +128,63 @@ def test_a_function_that_takes_only_some_inputs_is_verified_on_those_of_its_op(f
     op = replace(ADD, make_inputs=make_inputs, reference=function)
     (data,) = make_sets(op, CASE, Filler("uniform", "fp32", CPU), CPU, 1)
     user = UserChecks(op, CASE, CPU, "uniform", False)
+    user.check(lambda: function(*data.inputs), data)
     assert user.last(lambda: function(*data.inputs), data, None, 0.0).is_right
     kept = function(*data.inputs)
     assert user.last(lambda: kept, data, None, 0.0).reason == STALE
+    user.op = replace(op, make_inputs=lambda case, tensor: data.inputs)
+    checked = user.last(lambda: function(*data.inputs), data, None, 0.0)
+    assert (checked.is_right, checked.unverified is not None) == (True, True)
+
+
+def test_a_function_that_skips_work_on_known_contents_is_found_on_them(data):
+    seen = set()
+
+    def skips():
+        key = float(data.inputs[0].sum())
+        if key in seen:
+            return torch.zeros(4096)
+        seen.add(key)
+        return data.inputs[0] + data.inputs[1]
+
+    user = checks()
+    assert user.check(skips, data).is_right
+    checked = user.last(skips, data, None, 0.0)
+    assert checked.reason.startswith("wrong result: an element is")
+
+
+def test_what_is_kept_of_a_mask_shows_with_another_one():
+    """Scaling leaves 0 and -inf as they are."""
+
+    def masked(x, mask):
+        return (x + mask).softmax(-1)
+
+    def make_inputs(case, tensor):
+        keeps = tensor(64, 64) > 0.5
+        keeps[:, 0] = False
+        return tensor(64, 64), torch.zeros(64, 64).masked_fill(keeps, -torch.inf)
+
+    op = replace(ADD, make_inputs=make_inputs, reference=masked, magnitude=lambda y, *_: y)
+    op = replace(op, output_shape=lambda case: (64, 64), take_rows=None)
+    (data,) = make_sets(op, CASE, Filler("uniform", "fp32", CPU), CPU, 1)
+    x, mask = data.inputs
+    kept = mask.isinf()
+    user = UserChecks(op, CASE, CPU, "uniform", False)
+    assert user.check(lambda: masked(x, mask), data).is_right
+    assert user.last(lambda: masked(x, mask), data, None, 0.0).is_right
+    checked = user.last(lambda: x.masked_fill(kept, -torch.inf).softmax(-1), data, None, 0.0)
+    assert checked.reason.startswith("on new values in the same tensors")
+
+
+def test_a_function_that_raises_where_its_time_is_compared_is_not_verified(data):
+    def raises():
+        if data.inputs[0][1:-1].abs().max() < 0.6:
+            raise ValueError("small")
+        return data.inputs[0] + data.inputs[1]
+
+    user = checks()
+    assert user.check(raises, data).is_right
+    assert user.last(raises, data, None, 0.0).unverified == "it raised ValueError"
 
 
 def test_a_result_kept_from_an_earlier_copy_is_stale(data):
