@@ -28,7 +28,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -365,23 +365,9 @@ def render(environment: Environment, records: Sequence[Record], console: Console
     ]
     print_lines(console, f"\n{MEMORY_TITLE}")
     print_grid(console, [Column("step", list(map(_label, measured))), *columns])
-    files = [_checkpoint(record) for record in measured if of_step(record).checkpoint_file]
-    print_lines(console, *_deterministic_cost(measured), *files)
-
-
-def _deterministic_cost(records: Sequence[Record]) -> Iterator[str]:
-    """Compare each row of deterministic algorithms with the row before, which has the same case and
-    options.
-    """
-    for usual, record in itertools.pairwise(records):
-        is_pair = "algorithms" in record.options and record.options.items() > usual.options.items()
-        if is_pair and record.median_s and usual.median_s and record.ci95_s and usual.ci95_s:
-            words = f"{record.median_s / usual.median_s:.3f} x the time of the usual algorithms"
-            if usual.ci95_s[0] <= record.ci95_s[1] and record.ci95_s[0] <= usual.ci95_s[1]:
-                words += "; not a difference, the 95 % CIs overlap"
-            elif "preempted" in usual.flags + record.flags:
-                words += "; measure again, a row is preempted"
-            yield f"{_label(record)}: {words}"
+    print_lines(
+        console, *[_checkpoint(record) for record in measured if of_step(record).checkpoint_file]
+    )
 
 
 def _label(record: Record) -> str:

@@ -143,7 +143,6 @@ _Telemetry = defstruct(
     [
         *((name, Finite | None, None) for name in TELEMETRY_NUMBERS),
         ("cgroup_throttled_periods", Count | None, None),
-        ("slowest_s", Times | None, None),
         ("round_s", Times | None, None),
     ],
 )

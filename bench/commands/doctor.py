@@ -421,9 +421,7 @@ def family_check(checkup: Checkup) -> Iterator[Finding]:
 def rows_of(
     checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = False
 ) -> Iterator[Finding]:
-    from bench.harness import worker
-    from bench.harness.measure.isolated import measure_isolated
-    from bench.harness.measure.measure_row import measure_row, release
+    from bench.harness.measure.measure_row import measure_row
     from bench.harness.measure.rows import rows_of_case
 
     device = checkup.device
@@ -432,12 +430,7 @@ def rows_of(
     limits = replace(LIMITS[device.type], cap_s=cap_s, warm_up_cap_s=cap_s, sampling_ratio=0.0)
     for row in rows_of_case(op, case, family, device, settings):
         checkup.progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
-        if release(device):
-            record = measure_row(row, device, checkup.ceilings, limits)
-        else:  # an earlier kernel made the GPU unusable in this process
-            record = measure_isolated(
-                row, device, checkup.ceilings, limits, timeout_s=worker.OWN_TIMEOUT_S
-            )
+        record = measure_row(row, device, checkup.ceilings, limits)
         checkup.records.append(record)
         yield row_finding(record, checkup.ceilings, is_large)
 

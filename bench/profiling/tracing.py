@@ -116,9 +116,10 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Object
         profiler.export_chrome_trace(str(path))
         document: Object = json.loads(path.read_text(encoding="utf-8"))
     if keep is not None:
-        kept = {"host_name": platform.node(), **document}  # torch 2.11 does not name it
-        try:
-            keep.write_text(json.dumps(kept), encoding="utf-8")
+        try:  # torch 2.11 does not name the host
+            keep.write_text(
+                json.dumps({"host_name": platform.node(), **document}), encoding="utf-8"
+            )
         except OSError as error:
             raise UsageError(f"cannot write '{keep}': {error.strerror or error}") from None
     return document

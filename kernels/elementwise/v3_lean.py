@@ -49,6 +49,7 @@ import triton.language as tl
 
 from kernels.elementwise import launchers, named, variants_of
 from kernels.elementwise.v1_masked import FORMULAS as FIRST_FORMULAS
+from kernels.elementwise.v1_masked import KEPT_SCALE
 from kernels.launch import ALIGNMENT_BYTES, on_any_arch
 
 WARPS = 4
@@ -62,7 +63,6 @@ TANH_LINEAR = tl.constexpr(2.302208198144325)
 TANH_CUBIC = tl.constexpr(2.302208198144325 * 0.044715)
 ROUNDS = tl.constexpr(7)
 DROP_BELOW = tl.constexpr(429496730)  # 0.1 * 2^32, rounded
-KEPT_SCALE = tl.constexpr(1.0 / 0.9)  # keeps the expected value
 
 GELU_LIMIT = tl.constexpr(13.2)  # from here on |x| Q(|x|) is below the normal numbers of fp32
 # G from t^0 to t^11: a minimax fit on [0, 13.2] of (log2 Q(t) + 1) / t. Its error in log2 Q is

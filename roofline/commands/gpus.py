@@ -175,7 +175,7 @@ def _print_page(console: Console, gpu: Machine) -> None:
     kind = f" ({gpu.kinds['driver_names']})" if "driver_names" in gpu.kinds else ""
     print_lines(console, f"{gpu.name} ({gpu.slug})", f"driver names: {names}{kind}", "")
     _print_peaks(console, gpu)
-    print_lines(console, "", f"{DENSE} {MARKS} _fp16acc: sums kept in fp16.", "")
+    print_lines(console, "", f"{DENSE} {MARKS}", "")
     facts = []
     for label, text, kind in _fact_rows(gpu):
         if text:

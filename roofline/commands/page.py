@@ -10,6 +10,7 @@ from results.store.runfile import write_output
 from results.store.runs import LATEST, Selection, add_selection
 from roofline.commands.plot import add_sources, default_dtypes, dtypes_of, load_sources
 from roofline.picture.build import build_scene
+from roofline.picture.scene import PlotError
 
 DESCRIPTION = """Write a self-contained HTML report: a roofline to zoom and filter, a table to sort,
 the environment, and the meaning of each number and flag. The first of several runs is compared with
@@ -36,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     from roofline.picture.page import check_extra, page_html, verdicts_of
 
     check_extra()
+    if args.output.suffix != ".html":
+        raise PlotError("the name of a page must end in .html")
     dtypes = dtypes_of(args.dtype)
     chosen = Selection.of(args, LATEST)
     sources = load_sources(args.runs, args.gpu, args.folder, chosen)

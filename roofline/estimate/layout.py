@@ -205,7 +205,7 @@ FACTORS = {"all-reduce": "2 (n - 1) / n", "broadcast": "1", "send-recv": "1"}
 
 COLLECTIVE_STEPS = """\
 sent by a device | {size_bytes:bytes} x {factor:.4g} | {sent_bytes:bytes}
-bandwidth | of a ring, as the links allow | {bandwidth_bytes_per_s:bytes} a second
+bandwidth | {derived} | {bandwidth_bytes_per_s:bytes} a second
 time | {sent_bytes:bytes} / {bandwidth_bytes_per_s:bytes} a second | {seconds:time}
 """
 
@@ -245,6 +245,7 @@ def collective(
         steps=steps_of(
             COLLECTIVE_STEPS,
             factor=bus_factor(kind, gpus),
+            derived=network_of(machines[0], options).derivation(kind, gpus),
             **rows[0],
         ),
         formula=f"seconds = size x factor / bandwidth; {kind}: factor "

@@ -405,6 +405,10 @@ def _product(
     return _Product(**extent, folded=", ".join(folded))
 
 
+WIDER = 20
+"""Factor by which rooflines extend beyond their ridges and the points, so that both sides show."""
+
+
 def under_roofs(
     roofs: Mapping[str, tuple[float, float]], points: Mapping[str, tuple[float, float]]
 ) -> Curve:
@@ -413,7 +417,7 @@ def under_roofs(
     xs = [*ridges.values(), *(x for x, _ in points.values())]
     lines = {}
     for name, (peak, bandwidth) in roofs.items():
-        corners = (min(xs), ridges[name], max(xs))
+        corners = (min(xs) / WIDER, ridges[name], max(xs) * WIDER)
         lines[f"roofline of {name}"] = [(x, min(peak, x * bandwidth)) for x in corners]
     lines |= {name: [point] for name, point in points.items()}
     return Curve("FLOP per byte", "FLOP/s", lines)

@@ -80,6 +80,19 @@ class Network:
         across = min(self.link_bytes_per_s, rails * self.network_bytes_per_s)
         return size_bytes * bus_factor(op, ranks) / across
 
+    def derivation(self, op: str, ranks: int) -> str:
+        """Return how `seconds` has the bandwidth of a collective of neighbors."""
+        if op in self.fits:
+            return "measured"
+        if ranks <= self.node_devices:
+            return f"{self.kind} within a node"
+        beyond = quantity(self.network_bytes_per_s, "B")
+        if op == "all-to-all":
+            others = f"{ranks - 1} / {ranks - self.node_devices}"
+            return f"{beyond} x {others}, as {self.node_devices} of {ranks} are in the node"
+        rails = 1 if self.kind == "bridges" or op in BETWEEN_PAIRS else self.node_devices
+        return f"the least of the {self.kind} and {rails} x {beyond} of a node"
+
     @property
     def source(self) -> str:
         known = [f"{op} measured on {fit.ranks} ranks" for op, fit in self.fits.items()]

@@ -43,6 +43,8 @@ MAX_TICKS = 12
 """With at most this many values each has a tick."""
 MIN_LOG_RATIO = 16
 """Ratio of largest to smallest value from which an axis is logarithmic."""
+MAX_BESIDE = 8
+"""Names of at most this many letters are in a legend beside the lines, others between them."""
 
 
 def draw_answer(answer: Answer, theme: str = "light") -> Figure:
@@ -53,7 +55,7 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
         return draw_lines(title, *answer.curve, theme)
     steps = [step for step in folded(answer)[::-1] if step.amount]
     if not steps:
-        raise ConfigError("this answer has no picture")
+        raise ConfigError("no picture of this answer: give a machine, or a layout of devices")
     return draw_parts(answer.title, words, steps, theme)
 
 
@@ -79,21 +81,21 @@ def draw_sweep(sweep: Sweep, subject: str, y: str, theme: str = "light") -> Figu
     others; if its values are words, a bar for each with the parts of the total.
 
     The subject of the estimate is the subtitle. The memory of the devices is a line; in plots of
-    something else, what does not fit is left out if something does.
+    something else, what does not fit is a line of its own.
     """
     x = sweep.overs[0].option
     apart = ("gpu", "dtype", "convention", *(over.option for over in sweep.overs[1:]))
     varying = [name for name in sweep.columns if name in apart]
     drawn: dict[str, list[dict[str, Any]]] = {}
     limits: dict[str, float] = {}
-    rows = [row for row in sweep.rows if y == "total_bytes" or row.get("fits") is not False]
-    if 0 < len(rows) < len(sweep.rows):
-        subject += "; what does not fit in memory is left out"
-    for row in rows or sweep.rows:
+    for row in sweep.rows:
         if y == "total_bytes" and row.get("gpu"):
             limits[f"memory of {row['gpu']}"] = row["memory_bytes"]
         if not isinstance(row[x], str) and isinstance(row.get(y), int | float):
-            drawn.setdefault(", ".join(f"{key} {row[key]}" for key in varying), []).append(row)
+            words = [f"{key} {row[key]}" for key in varying]
+            if row.get("fits") is False and y != "total_bytes":
+                words.append("does not fit in memory")
+            drawn.setdefault(", ".join(words), []).append(row)
     if not drawn and any(sweep.parts.values()):
         return draw_stacks(sweep.parts, y, x, subject, theme)
     if not drawn:
@@ -161,7 +163,9 @@ def draw_lines(
     from matplotlib.ticker import MaxNLocator
 
     with own_style(theme):
-        axes = _new_axes(title, subtitle or f"{y_name} by {x_name}", 0.835)
+        is_beside = 0 < max(map(len, lines)) <= MAX_BESIDE
+        width = 0.7 if is_beside else 0.835
+        axes = _new_axes(title, subtitle or f"{y_name} by {x_name}", width)
         for index, (name, points) in enumerate(lines.items()):
             color = series_color(index)
             marker = SERIES_MARKERS[index % len(SERIES_MARKERS)]
@@ -184,7 +188,9 @@ def draw_lines(
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no column 0.5
         axes.set_xlabel(plain(x_name))
         axes.set_ylabel(plain(_quantity(y_name)))
-        if any(lines):
+        if is_beside:
+            axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=LABEL_PT)
+        elif any(lines):
             axes.legend(fontsize=LABEL_PT)
     return axes.figure.figure
 

@@ -114,7 +114,7 @@ def test_a_numpy_float_is_written_as_the_number_it_is(make_record):
     [
         ("telemetry.sm_clock_hz", "fast"),
         ("telemetry.sm_clock_hz", "\ud800"),
-        ("telemetry.slowest_s", [0]),
+        ("telemetry.round_s", [0]),
         ("verified.after", 0.5),
         ("verified.after.max_error_of_bound", []),
         ("source_git.sha", []),

@@ -96,7 +96,6 @@ GPU_KEYS = {
         "clock_events": ["sw_power"],
         "throttle": {"sw_thermal": 0.0},
         "host_throttle": {"steal": 0.0},
-        "slowest_s": [5e-6],
         "cgroup_throttled_periods": 0,
         "governor": "performance",
         "turbo": True,

@@ -325,6 +325,7 @@ def test_what_cannot_be_shown_is_one_line(tmp_path, capsys):
     run = saved(tmp_path / "run.jsonl", versions(), environment(machine=Machine("cpu")))
     target = tmp_path / "a.html"
     assert refused(["page", "-o", target], capsys).startswith("expected a RUN")
+    assert refused(["page", run, "-o", "a.png"], capsys) == "the name of a page must end in .html"
     assert refused(["page", run, "-o", target], capsys).startswith("no ceiling is known for cpu")
     assert refused(["page", "--gpu", "h900", "-o", target], capsys).startswith("unknown GPU 'h900'")
     assert "known: fp64" in refused(

@@ -247,8 +247,7 @@ def prepare(
             else:
                 before = checks.check(calls[0], sets[0])
             check_s = clock.now() - checking - checks.call_s
-            # Another process may choose another algorithm.
-            if before.is_right and not (row.is_again and type(checks) is Checks):
+            if before.is_right:  # in each visit: another process may choose another algorithm
                 before = replace(before, reason=stress.problem(checks, calls[0], sets[0]))
         except provider.refuses_with as error:
             raise ProviderUnavailableError(str(error)) from None
@@ -528,8 +527,7 @@ def undisturbed(
         begun_s = sampler.untimed_s
         samples = collect(sampler, limits, cache)
         if not device.is_gpu:
-            untimed_s = sampler.untimed_s - begun_s
-            protocol.report(samples.total_s + untimed_s, len(samples.samples_s))
+            protocol.report(samples.total_s + sampler.untimed_s - begun_s, len(samples.samples_s))
         launches = len(samples.samples_s) * samples.launches_per_sample
         polled = []
         if poller:
