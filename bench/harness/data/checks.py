@@ -63,8 +63,9 @@ class UserChecks(Checks):
         fill = "uniform" if self.fill == "zeros" else self.fill
         filler = Filler(fill, self.case.dtype, self.device, random.getrandbits(32))
         passed = []
-        # The first changes keep the elements at the ends, by which results may be cached. A
-        # function may take only some inputs, as Cholesky those that `make_inputs` makes.
+        # The first new contents keep the elements at the ends, by which results may be cached. They
+        # may be none that the function takes, such as a matrix that is not positive definite; those
+        # of `make_inputs` are.
         for make in (None, partial(self.op.make_inputs, self.case, filler)):
             try:
                 with new_contents(data.inputs, make) as write:  # others may share the buffers
