@@ -198,8 +198,8 @@ class Op:
     """An operation: its inputs, reference, work, and computation in torch.
 
     The functions take and return tensors of the case's dtype on the device under test. `reference`
-    is also called with fp64 inputs, and providers are checked against this result; int64 and int32
-    inputs, which are labels, seeds and indices, are not converted.
+    is also called with fp64 inputs, and providers are checked against this result; inputs of bool,
+    int64 and int32, which are masks, labels, seeds and indices, are not converted.
     """
 
     name: str

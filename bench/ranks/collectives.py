@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -134,7 +134,7 @@ class Collective:
         if self.op == "send-recv":
             self.exchange((self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks)
             return
-        calls = {
+        calls: dict[str, Callable[[], Any]] = {
             "all-reduce": lambda: dist.all_reduce(self.result, async_op=True),
             "all-gather": lambda: all_gather(self.result, self.source, async_op=True),
             "reduce-scatter": lambda: reduce_scatter(self.result, self.source, async_op=True),

@@ -86,7 +86,7 @@ def build_parser(
         parameters(Request) | own,
         [*names, *own, "provider", "signature"],
         op=f"operations to measure: {', '.join(op.name for op in ops)}{all_ops}",
-        dtype=f"data types: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})",
+        dtype=f"data types: {', '.join(dtypes)} (default: {chosen_dtypes(None, ops[0])[0]})",
         shape=f"shapes {axes}, or one number for all dimensions; any number may be a range "
         f"start:stop:step, stop included",
         provider=partial(provider_help, family),
@@ -208,7 +208,8 @@ def chosen_dtypes(given: Sequence[str] | None, op: Op) -> list[str]:
                     f"{op.name} has no dtype '{name}'; {op.name} has: {', '.join(op.dtypes)}"
                 )
             one_of("dtype", name, op.dtypes)
-    return list(dict.fromkeys(given or [DEFAULT_DTYPE]))
+    usual = [DEFAULT_DTYPE] if DEFAULT_DTYPE in op.dtypes else op.dtypes[:1]
+    return list(dict.fromkeys(given or usual))
 
 
 def _elements(text: str, dtype: str) -> str:

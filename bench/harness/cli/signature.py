@@ -14,7 +14,7 @@ HEAD = '''\
 """Your own functions for {command}. They run as they are; replace TORCH[...] with your kernels.
 
 A function with a parameter named out writes its result there; one without it returns the result. On a GPU it must
-use the current stream. It must not change its inputs, and must write every element.
+use the current stream and write every element. It may only change inputs that the formula changes in place.
 
     {command} --op {name} --dtype {dtype} --provider {file}:{function},torch
 """
@@ -26,12 +26,12 @@ TORCH = {{op.name: op.eager for op in OPS}}
 
 FUNCTION = '''
 
-def {function}({inputs}, out):
+def {function}({parameters}):
     """{formula}
 
 {operands}
     """
-    return TORCH["{name}"]({inputs}, out=out)
+    return TORCH["{name}"]({arguments})
 '''
 
 EXTENTS = (48, 80, 112, 176)
@@ -75,8 +75,11 @@ def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
         name: (_shape(x.shape, axes), f"{x.dtype}{'' if x.is_contiguous() else ', column-major'}")
         for name, x in zip(names, tensors, strict=False)
     }
-    inputs = ", ".join(operands)
-    operands["out"] = _shape(op.output_shape(case), axes), str(torch_dtype(op.output_dtype(dtype)))
+    arguments = list(operands)
+    if op.result_in is None:
+        out = torch_dtype(op.output_dtype(dtype))
+        operands["out"] = _shape(op.output_shape(case), axes), str(out)
+        arguments.append("out=out")
     name_width = max(map(len, operands))
     shape_width = max(len(shape) for shape, _ in operands.values())
     lines = [
@@ -86,7 +89,8 @@ def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
     function = op.name.replace("-", "_")
     return FUNCTION.format(
         function=function,
-        inputs=inputs,
+        parameters=", ".join(operands),
+        arguments=", ".join(arguments),
         formula=op.formula,
         operands="\n".join(lines),
         name=op.name,

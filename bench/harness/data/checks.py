@@ -57,6 +57,8 @@ class UserChecks(Checks):
         checked = self.check(call, data, earlier)
         if not checked.is_right:
             return self._wrong(checked, stale, "")
+        if not data.inputs:
+            return checked
         stale = self.result
         if earlier:
             earlier = (tuple(x.clone() for x in data.inputs), stale)

@@ -160,8 +160,10 @@ on CPUs with AVX-512, takes 2x before it halves that.
 
 def problem(checks: Checks, call: Callable[[], Any], data: InputSet) -> str | None:
     """Call a provider on hard inputs, which are undone; return what is wrong, or None."""
-    first = data.inputs[0]
     op = checks.op
+    if not data.inputs:
+        return None
+    first = data.inputs[0]
     changes = op.stress if first.is_floating_point() else op.integer_stress
     if first.is_floating_point() and first.itemsize == 1:
         return None

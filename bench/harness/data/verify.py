@@ -461,10 +461,19 @@ def _block_sums(values: Tensor) -> Tensor:
 
 
 def widened(inputs: Inputs) -> Inputs:
-    """Return the inputs in fp64, except labels, seeds and indices, which are int64 or int32."""
+    """Return the inputs in fp64, except masks of bools, and labels, seeds and indices, which are
+    int64 or int32.
+    """
     import torch
 
-    return tuple(x if x.dtype in (torch.int64, torch.int32) else x.double() for x in inputs)
+    as_they_are = (torch.bool, torch.int64, torch.int32)
+    return tuple(x if x.dtype in as_they_are else x.double() for x in inputs)
+
+
+def _squared(x: Tensor, original: Tensor) -> Tensor:
+    if not x.is_floating_point():
+        return x
+    return x.square() if x is original else x.square_()
 
 
 def ratios(op: Op, case: Case, inputs: Inputs, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -490,14 +499,11 @@ def ratios(op: Op, case: Case, inputs: Inputs, out: Tensor) -> tuple[Tensor, Ten
     else:
         # A sum may have one term: that of a matrix with one column and a vector.
         if terms > 1 or any(x.dim() > truth.dim() for x in wide):
-            squares = (
-                x.square() if x is own else x.square_() for x, own in zip(wide, inputs, strict=True)
-            )
-            size = op.reference(*squares).sqrt_()
+            size = op.reference(*map(_squared, wide, inputs)).sqrt_()
         else:
             size = truth.abs()
             for x in wide:
-                size = size + x.abs()
+                size = size + (x.abs() if x.is_floating_point() else 0)
         bound = truth.abs().mul_(4 * (unit + product))
         bound = bound + (8 * (math.sqrt(terms) * accumulator + product) + rounded) * size
         if terms > 1:

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 MAX_LISTED = 12
 """Maximum number of functions in a message."""
 
-MORE_INPUTS = 2
-"""Additional inputs of an op in some dtypes: the two scales of an fp8 matmul."""
+MORE_INPUTS = 3
+"""Additional inputs of an op in some dtypes, the two scales of an fp8 matmul, or of one with a
+reference in C, such as torch.where.
+"""
 
 
 class UserKernelError(UsageError):
@@ -189,8 +191,13 @@ def input_names(op: Op) -> list[str]:
 
 
 def _input_parameters(op: Op) -> list[inspect.Parameter]:
-    """Return the parameters of an op's reference, without `out` if it is also its `eager`."""
-    parameters = inspect.signature(op.reference).parameters
+    """Return the parameters of an op's reference, without `out` if it is also its `eager`; some
+    functions in C do not tell theirs.
+    """
+    try:
+        parameters = inspect.signature(op.reference).parameters
+    except ValueError:
+        parameters = inspect.signature(lambda *inputs: None).parameters
     return [parameter for name, parameter in parameters.items() if name != "out"]
 
 

@@ -297,6 +297,22 @@ def test_a_norm_with_the_mean_handling_of_the_other_fails(dtype):
     assert not checked(other, data, OPS["rmsnorm"].reference(x, weight) + bias).is_right
 
 
+@pytest.mark.parametrize("terms", [1, 4])
+@pytest.mark.parametrize("other", [torch.randint(2**62, (64,)), torch.ones(64, dtype=torch.bool)])
+def test_labels_and_masks_do_not_widen_the_bound(other, terms):
+    op = replace(
+        OPS["add"],
+        make_inputs=lambda case, tensor: (tensor(64), other),
+        reference=lambda x, other: x * (other % 2 if other.dtype == torch.int64 else other),
+        terms=lambda case: terms,
+    )
+    case = Case("add", "fp32", {"n": 64})
+    data = commands.inputs_of(op, case)
+    right = op.reference(*data.inputs)
+    assert check(op, case, data, right).is_right
+    assert not check(op, case, data, right * 1.001).is_right
+
+
 @pytest.mark.parametrize(
     ("fault", "found", "wanted"),
     [

@@ -82,6 +82,70 @@ def test_ops_of_a_file_are_measured_with_others_and_their_output_goes_to_stderr(
     assert "soft_cap is here" in err
 
 
+UNUSUAL = """
+import torch
+from bench.harness.op import Op
+from roofline.work import elementwise_work
+
+SHAPES = {"cpu": ("4096",), "cuda": ("4096",)}
+OPS = (
+    Op(
+        name="no-inputs",
+        formula="out (n) = 1",
+        axes=("n",),
+        default_shapes=SHAPES,
+        make_inputs=lambda case, tensor: (),
+        output_shape=lambda case: (4096,),
+        reference=lambda: torch.ones(4096),
+        eager=lambda out: out.fill_(1.0),
+        work=lambda case: elementwise_work(4096, 0, 1, case.dtype),
+        dtypes=("fp32",),
+    ),
+    Op(
+        name="in-c",
+        formula="out (n) = x (n) where z (n), else y (n)",
+        axes=("n",),
+        default_shapes=SHAPES,
+        make_inputs=lambda case, tensor: (tensor(4096) < 0, tensor(4096), tensor(4096)),
+        output_shape=lambda case: (4096,),
+        reference=torch.where,
+        eager=torch.where,
+        work=lambda case: elementwise_work(4096, 3, 1, case.dtype),
+        dtypes=("fp32",),
+    ),
+)
+
+def ones():
+    return torch.ones(4096)
+
+def zeros():
+    return torch.zeros(4096)
+
+def chosen(z, x, y):
+    return torch.where(z, x, y)
+"""
+
+
+@pytest.mark.usefixtures("quick")
+def test_ops_without_inputs_and_in_c_are_measured_in_their_own_dtype(mine, capsys):
+    mine.write_text(UNUSUAL)
+    words = "--device cpu --format json --no-save"
+    functions = ",".join(f"soft_cap.py:{name}" for name in ("ones", "zeros", "chosen"))
+    main(["soft_cap.py", *words.split(), "--provider", f"torch,{functions}"])
+    rows = json.loads(capsys.readouterr().out)["records"]
+    assert {row["dtype"] for row in rows} == {"fp32"}
+    assert [(row["op"], row["provider"].rpartition(":")[2], row["status"]) for row in rows] == [
+        ("no-inputs", "torch", "ok"),
+        ("no-inputs", "ones", "ok"),
+        ("no-inputs", "zeros", "invalid"),
+        ("no-inputs", "chosen", "failed"),
+        ("in-c", "torch", "ok"),
+        ("in-c", "ones", "failed"),
+        ("in-c", "zeros", "failed"),
+        ("in-c", "chosen", "ok"),
+    ]
+
+
 def test_help_of_an_op_file_shows_docstring_path_and_signature(mine, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["soft_cap.py", "--help"])

@@ -250,13 +250,17 @@ def test_signature_shows_shapes_dtypes_and_output():
 
 
 @pytest.mark.exhaustive
-def test_the_printed_signature_is_a_working_provider(tmp_path, runs, capsys):
+@pytest.mark.parametrize(
+    ("family", "op", "shape"), [("norm", "residual-rmsnorm", "64x48"), ("adamw", "adamw", "4096")]
+)
+def test_the_printed_signature_is_a_working_provider(tmp_path, runs, capsys, family, op, shape):
     commands.keep_ceilings(runs)
     file = tmp_path / "mine.py"
-    words = ["--op", "residual-rmsnorm", "--dtype", "fp32"]
-    file.write_text(signature("norm", *words))
-    options = f"--shape 64x48 --cache warm --format csv --provider {file}:residual_rmsnorm"
-    assert commands.here("norm", *words, *options.split()) == 0
+    words = ["--op", op, "--dtype", "fp32"]
+    file.write_text(signature(family, *words))
+    function = op.replace("-", "_")
+    options = f"--shape {shape} --cache warm --format csv --provider {file}:{function}"
+    assert commands.here(family, *words, *options.split()) == 0
     assert ",ok," in capsys.readouterr().out
 
 
