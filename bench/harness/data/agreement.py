@@ -95,8 +95,13 @@ takes longer if its result does not get the pages of the last one: 340 us instea
 1 MiB.
 """
 
-SHIFT = 1000.0
-"""Exponentials overflow in fp32 above 88.7, and 1000 squared is beyond 16 bits of 1 squared."""
+SHIFTS = {2: 100.0}
+"""What is added to inputs by their bytes, else 1000: exponentials overflow in fp32 above 88.7, 1000
+squared is beyond 16 bits of 1 squared, and 16 bits still distinguish numbers around 100.
+"""
+
+MAX_ZEROS = 100
+"""Of so many elements one may be 0; more are the structure of a sparse or padded tensor."""
 
 SHIFTED_ERROR = 2.0**-10
 """A q that is neither overflow nor cancellation, in any dtype."""
@@ -300,9 +305,9 @@ def new_contents(values: object, make: Make | None = None) -> Iterator[Callable[
     New contents are those of `make`, if it makes others of the same shapes. Else those of floating
     tensors are changed: the inner rows are rolled and all but the first and the last element are
     scaled. Addresses, version counters and the elements at the ends stay, which results are cached
-    by. A function may rely on properties of its inputs: rows that are probabilities or unit vectors
-    are not scaled; symmetric and sorted tensors, and rows with infinite elements, as in a mask,
-    stay in their places, and a mask of 0 and 1 as it is.
+    by. A function may rely on properties of its inputs: masks, which have two values, and sorted
+    tensors are not changed, probabilities and unit vectors not scaled; rows of symmetric and
+    triangular matrices, and those of tensors with infinite elements, stay in their places.
 
     Raises:
         UnverifiedError: there is no tensor.
@@ -311,6 +316,7 @@ def new_contents(values: object, make: Make | None = None) -> Iterator[Callable[
     if not tensors:
         raise UnverifiedError("it takes no tensor")
     before = [x.clone() for x in tensors]
+    changes: list[Callable[[int], None]] = []
 
     def write(number: int) -> None:
         renew([tensors], lambda: before)
@@ -318,10 +324,13 @@ def new_contents(values: object, make: Make | None = None) -> Iterator[Callable[
         for x, source in zip(tensors, made, strict=False):
             if x.shape == source.shape:
                 x.copy_(source)
-        if number and all(map(same_bytes, tensors, before)):
-            changeable = filter(_can_change, tensors)
-            for x, place in zip(changeable, itertools.cycle((0, 1)), strict=False):
-                _vary(x, number + place)  # so that an output does not follow from an input
+        if not number or not all(map(same_bytes, tensors, before)):
+            return
+        if not changes:
+            for x in filter(_can_change, tensors):
+                changes.append(partial(_vary, x, not _is_normalized(x), not _is_structured(x)))
+        for change, place in zip(changes, itertools.cycle((0, 1)), strict=False):
+            change(number + place)  # so that an output does not follow from an input
 
     try:
         yield write
@@ -360,39 +369,51 @@ def renew(sets: Sequence[Any], source: Make) -> None:
 
 
 def _can_change(x: Tensor) -> bool:
+    """Return whether a tensor has numbers that may change: fp8 cannot be scaled, masks have two
+    values, and sorted tensors must stay so.
+    """
     has_numbers = x.is_floating_point() or x.is_complex()
-    if not has_numbers or x.itemsize == 1 or x.numel() <= MIN_CHANGED:  # torch cannot scale fp8
+    if not has_numbers or x.itemsize == 1 or x.numel() <= MIN_CHANGED:
         return False
-    is_binary = bool(((x == 0) | (x == 1)).all())
-    return not is_binary or bool(x.all() == x.any())
+    if x.is_complex():
+        return True
+    low, high = x.aminmax()
+    is_mask = bool(((x == low) | (x == high)).all())
+    return bool(low == high) or not (is_mask or _is_sorted(x))
 
 
-def _vary(x: Tensor, number: int) -> None:
+def _is_sorted(x: Tensor) -> bool:
+    """Return whether a tensor is sorted along an axis, in either direction."""
+    axes = [axis for axis, extent in enumerate(x.shape) if extent > MIN_CHANGED]
+    steps = (x.diff(dim=axis) for axis in axes)
+    return any(bool((step >= 0).all() or (step <= 0).all()) for step in steps)
+
+
+def _is_normalized(x: Tensor) -> bool:
+    """Return whether a tensor may consist of probabilities or unit vectors, along any axis."""
+    import torch
+
+    for order, axis in itertools.product((1, 2), range(x.dim())):
+        norms = torch.linalg.vector_norm(x, order, axis)
+        if bool(((norms - 1).abs() < NORM_ERROR).all()):
+            return True
+    return False
+
+
+def _is_structured(x: Tensor) -> bool:
+    """Return whether a matrix is symmetric or triangular, so that its rows cannot be exchanged."""
+    return x.dim() > 1 and any(x.equal(other) for other in (x.mH, x.tril(), x.triu()))
+
+
+def _vary(x: Tensor, scales: bool, rolls: bool, number: int) -> None:
     """Change the contents in place, each number otherwise: by 3/4, 2/3, 5/8 and so on."""
-    scale = 1.0 if _is_normalized(x) else 0.5 + 0.5 / (number + 1)
+    scale = 0.5 + 0.5 / (number + 1) if scales else 1.0
     changed = (x * scale).contiguous()
-    if len(x) > MIN_CHANGED and not x.isinf().any() and not _is_ordered(x):
+    if rolls and len(x) > MIN_CHANGED and not x.isinf().any():
         changed[1:-1] = changed[1:-1].roll(number, 0)
     changed.view(-1)[0] = x.reshape(-1)[0]
     changed.view(-1)[-1] = x.reshape(-1)[-1]
     x.copy_(changed)
-
-
-def _is_normalized(x: Tensor) -> bool:
-    """Return whether each row may be probabilities or a unit vector."""
-    import torch
-
-    norms = [torch.linalg.vector_norm(x, order, -1) for order in (1, 2)]
-    return any(bool(((norm - 1).abs() < NORM_ERROR).all()) for norm in norms)
-
-
-def _is_ordered(x: Tensor) -> bool:
-    """Return whether a tensor is symmetric, or sorted along its last axis."""
-    import torch
-
-    if x.dim() > 1 and torch.equal(x, x.mH):
-        return True
-    return not x.is_complex() and x.shape[-1] > 1 and bool((x.diff() >= 0).all())
 
 
 def changed_inputs(before: Call, after: Call, result: object) -> bool:
@@ -555,7 +576,8 @@ def _wrong_when_shifted(
     tolerance: float,
 ) -> str | None:
     """Return how a function overflows or cancels where its baseline does not; None if it does not,
-    or if one of them does not take such inputs. The inputs of `call` are changed.
+    or if one of them does not take such inputs. The largest input of `call` is changed, unless many
+    of its elements are 0.
 
     A function may be off by as much as its baseline is with every other column rounded up, as the
     difference of a logsumexp and a logit is in 16 bits.
@@ -563,22 +585,30 @@ def _wrong_when_shifted(
     import torch
 
     try:
-        for x in filter(_can_change, tensors_in(arguments_of(call))):
-            x.add_(0.0 if _is_normalized(x) else SHIFT)
+        changeable = filter(_can_change, tensors_in(arguments_of(call)))
+        shifted = max(itertools.filterfalse(_is_normalized, changeable), key=torch.numel)
+        if int((shifted == 0).sum()) * MAX_ZEROS > shifted.numel():
+            return None
+        shift = SHIFTS.get(shifted.itemsize, 1000.0)
+        shifted.add_(shift)
         truth = on_copies(call, baseline)
         expected = Expected.of(truth, on_copies(truth)())
         rounded = on_copies(truth)
         for x in filter(_can_change, tensors_in(arguments_of(rounded))):
             x[..., ::2] *= 1 + torch.finfo(x.dtype).eps
-        roundings = _errors(arrays_of(rounded()), expected.references)
+        results = arrays_of(rounded())
+        roundings = _errors(results, expected.references)
         errors = [max(SHIFTED_ERROR, *q) for q in zip(expected.errors, roundings, strict=True)]
-        checked = replace(expected, errors=errors).check(call(), tolerance)
-    except Exception:  # of a function, or too little memory
+        checked = replace(expected, results=results, errors=errors).check(call(), tolerance)
+    except Exception:  # of a function, no such input, or too little memory
         return None
-    is_known = all(bool(_wide(x).isfinite().all()) for x in expected.results)
+    numbers = [_wide(x) for x in expected.results if x.is_floating_point()]
+    is_known = len(numbers) == len(expected.results) and all(
+        bool(x.isfinite().all()) for x in numbers
+    )
     if checked.is_right or not is_known or expected.references is expected.results:
         return None
-    return f"on inputs {SHIFT:g} larger: {checked.reason}"
+    return f"on inputs {shift:g} larger: {checked.reason}"
 
 
 @contextmanager

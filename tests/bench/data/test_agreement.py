@@ -282,36 +282,71 @@ def test_a_formula_that_overflows_or_cancels_is_found(unstable, stable):
 
 
 LABELS = torch.arange(64)
-SYMMETRIC = X @ X.T
-POSITIVE = SYMMETRIC + 64 * torch.eye(64)
-UNIT = functional.normalize(X)
-BOUNDS = X[0].sort().values
+SQUARE = X @ X.T
+ADDED = torch.zeros(64, 512).masked_fill(X > 0.8, -1e9)
 
 
-@pytest.mark.parametrize(
-    ("candidate", "baseline", "args"),
-    [
-        (
-            lambda x, y: x.logsumexp(-1) - x.gather(-1, y[:, None]).squeeze(),
-            lambda x, y: functional.cross_entropy(x, y, reduction="none"),
-            (X, LABELS),
-        ),
-        (
-            lambda x, y: x.logsumexp(-1) - x.gather(-1, y[:, None]).squeeze(),
-            lambda x, y: functional.cross_entropy(x, y, reduction="none"),
-            (X.bfloat16(), LABELS),
-        ),
-        (
-            lambda x, y: x.logsumexp(-1) - (x * y).sum(-1),
-            lambda x, y: -(y * x.log_softmax(-1)).sum(-1),
-            (X, X.flip(0).softmax(-1)),
-        ),
-        (lambda x: x @ x.T, lambda x: functional.cosine_similarity(x[:, None], x, -1), (UNIT,)),
-        (torch.linalg.eigvalsh, partial(torch.linalg.eigvalsh, UPLO="U"), (SYMMETRIC,)),
-        (torch.linalg.cholesky, lambda x: torch.linalg.cholesky(x.mT), (POSITIVE,)),
-        (torch.searchsorted, lambda b, x: (x[..., None] > b).sum(-1), (BOUNDS, X[1:3])),
-    ],
-)
+def fused_cross_entropy(x, y):
+    return x.logsumexp(-1) - x.gather(-1, y[:, None]).squeeze()
+
+
+def cross_entropy(x, y):
+    return functional.cross_entropy(x, y, reduction="none")
+
+
+def own_attention(queries, keys, values):
+    return softmax(queries @ keys.T / 8) @ values
+
+
+PROPERTIES = {
+    "logits": (fused_cross_entropy, cross_entropy, (X, LABELS)),
+    "logits in 16 bits": (fused_cross_entropy, cross_entropy, (X.bfloat16(), LABELS)),
+    "small numbers": (
+        own_attention,
+        functional.scaled_dot_product_attention,
+        X[:, :192].reshape(3, 64, 64).half(),
+    ),
+    "probabilities": (
+        lambda x, y: x.logsumexp(-1) - (x * y).sum(-1),
+        lambda x, y: -(y * x.log_softmax(-1)).sum(-1),
+        (X, X.flip(0).softmax(-1)),
+    ),
+    "probabilities of columns": (
+        lambda x, y: (x * y).sum(0),
+        lambda x, y: (x * y).sum(0) / y.sum(0),
+        (X, X.flip(0).softmax(0)),
+    ),
+    "unit vectors": (
+        lambda x: x @ x.T,
+        lambda x: functional.cosine_similarity(x[:, None], x, -1),
+        (functional.normalize(X),),
+    ),
+    "symmetric": (torch.linalg.eigvalsh, partial(torch.linalg.eigvalsh, UPLO="U"), (SQUARE,)),
+    "positive": (torch.linalg.cholesky, lambda x: torch.linalg.cholesky(x.mT), (SQUARE + 9,)),
+    "triangular": (
+        lambda x, y: torch.linalg.solve_triangular(x, y, upper=False),
+        torch.linalg.solve,
+        (SQUARE.tril() + 600 * torch.eye(64), X),
+    ),
+    "sorted": (
+        lambda bounds, x: torch.searchsorted(bounds, x),
+        lambda bounds, x: (x[..., None] > bounds).sum(-1),
+        (X[0].exp().sort().values, X[1:3].exp()),
+    ),
+    "mask": (
+        lambda x, mask: softmax(x + mask),
+        lambda x, mask: softmax(x.masked_fill(mask < 0, -math.inf)),
+        (X.bfloat16(), ADDED.bfloat16()),
+    ),
+    "range": (
+        lambda x: torch.bincount((x.clamp(-1, 0.99) * 8 + 8).long(), minlength=16),
+        lambda x: torch.histc(x, 16, -1, 1).long(),
+        (torch.rand(512) * 1.9 - 0.95,),
+    ),
+}
+
+
+@pytest.mark.parametrize(("candidate", "baseline", "args"), PROPERTIES.values(), ids=PROPERTIES)
 def test_functions_that_rely_on_properties_of_their_inputs_pass(candidate, baseline, args):
     assert on_new(candidate, baseline, *fresh(args)).is_right
 
