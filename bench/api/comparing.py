@@ -288,7 +288,7 @@ class FunctionContender(Contender):
         if self.record is None and self.expected:
             if self.restore:
                 self.restore()
-            pace = self.device.synchronize, samples.total_s
+            pace = self.device.synchronize, samples
             call = self.calls[0]
             baseline = self.before.func
             try:

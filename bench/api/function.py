@@ -56,6 +56,7 @@ from roofline.work import DTYPES, dtype_named
 
 if TYPE_CHECKING:
     from bench.api.sweep_frame import SweepFrame
+    from bench.harness.timing.protocol import Samples
 
 LATE_S = 0.01
 """Time after which the result of a call must still be the same."""
@@ -345,7 +346,7 @@ class Function:
                     )
                     if self.is_renewed:
                         renew(sets[:1], lambda: before.args)
-                    found = self.verified(calls[0], returned, device, samples.total_s)
+                    found = self.verified(calls[0], returned, device, samples)
                 problem = found.reason
         if problem:
             record = replace(record, status="invalid", reason=problem)
@@ -402,11 +403,11 @@ class Function:
         device.synchronize()
         return result, device, clock.now() - start
 
-    def verified(self, call: Call, result: object, device: Device, row_s: float) -> CheckResult:
-        """Check a timed call, which has the contents of the first one, on them and on new contents;
-        `row_s` is the time of all samples.
+    def verified(self, call: Call, result: object, device: Device, samples: Samples) -> CheckResult:
+        """Check a timed call, which took `samples` and has the contents of the first one, on them
+        and on new contents.
         """
-        pace = device.synchronize, row_s
+        pace = device.synchronize, samples
         try:
             expected = Expected.itself(result)
             if returns_earlier_result(call):

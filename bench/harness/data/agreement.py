@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from bench.harness.timing.protocol import Samples
+
 MIN_CHANGED = 2
 """Elements and rows that stay at the ends."""
 
@@ -444,11 +446,14 @@ def slower_on_new(
     call: Callable[[], Any],
     values: object,
     synchronize: Callable[[], None],
-    row_s: float,
+    samples: Samples,
     make: Make | None = None,
 ) -> str | None:
     """Return that a call is slower on new contents of the tensors in `values`, which it reads, than
-    on the old ones, or None. `row_s` is the time of all samples.
+    on the old ones and in its `samples`, or None.
+
+    Processors learn the branches of repeated calls on the same contents, as those of a sort, but
+    not on all copies of cold inputs.
 
     Raises:
         UnverifiedError: there is no tensor, or it fails on new contents.
@@ -469,12 +474,12 @@ def slower_on_new(
         for attempt in range(1, FRESH_ATTEMPTS + 1):
             pairs: list[tuple[float, float]] = []
             calls = FRESH_CALLS if attempt == 1 else FRESH_AGAIN_CALLS
-            until = clock.now() + max(FRESH_SHARE * row_s, (attempt - 1) * FRESH_AGAIN_S)
+            until = clock.now() + max(FRESH_SHARE * samples.total_s, (attempt - 1) * FRESH_AGAIN_S)
             while not pairs or (len(pairs) < calls and clock.now() < until):
                 write(0)
                 call()  # a cache of one result has that of the new contents
                 pairs.append((taken_s(0), taken_s(attempt * FRESH_CALLS + len(pairs))))
-            old_s = min(old for old, _ in pairs)
+            old_s = max(samples.median_s, min(old for old, _ in pairs))
             new_s = min(new for _, new in pairs)
             least_s = SLOWER_S / min(len(pairs), FRESH_CALLS)
             if new_s <= max(SLOWER * old_s, old_s + least_s):
@@ -488,13 +493,13 @@ def on_new_contents(
     expected: Expected,
     tolerance: float = 1.0,
     make: Make | None = None,
-    pace: tuple[Callable[[], None], float] | None = None,
+    pace: tuple[Callable[[], None], Samples] | None = None,
 ) -> CheckResult:
     """Check a function on new contents of the arguments that were timed, against the baseline on
     copies of them; the function may be its own baseline.
 
-    `make` is that of `new_contents`. With `pace`, the `synchronize` and `row_s` of `slower_on_new`,
-    a function that is slower on new contents is wrong too.
+    `make` is that of `new_contents`. With `pace`, the `synchronize` and `samples` of
+    `slower_on_new`, a function that is slower on new contents is wrong too.
 
     Raises:
         UnverifiedError: no argument can be changed, one of the two fails on new contents, or the

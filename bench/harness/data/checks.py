@@ -51,7 +51,11 @@ class UserChecks(Checks):
     settings: dict[str, Any] = field(init=False, default_factory=current_settings)
 
     def last(
-        self, call: Callable[[], object], data: InputSet, earlier: Launch | None, row_s: float
+        self,
+        call: Callable[[], object],
+        data: InputSet,
+        earlier: Launch | None,
+        samples: protocol.Samples,
     ) -> CheckResult:
         stale = self.result
         checked = self.check(call, data, earlier)
@@ -87,7 +91,7 @@ class UserChecks(Checks):
             return replace(checked, unverified="it fails on new contents")
         protocol.announce()
         try:
-            slower = slower_on_new(call, data.inputs, self.device.synchronize, row_s, passed[0])
+            slower = slower_on_new(call, data.inputs, self.device.synchronize, samples, passed[0])
         except UnverifiedError as error:
             return replace(checked, unverified=str(error))
         finally:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from bench.harness.device.device import Device
     from bench.harness.op import Inputs, Launch
+    from bench.harness.timing.protocol import Samples
 
 UNIT_ROUNDOFF = {
     "fp64": 2.0**-53,
@@ -268,9 +269,9 @@ class Checks:
         return None
 
     def last(
-        self, call: Callable[[], Any], data: InputSet, earlier: Launch | None, row_s: float
+        self, call: Callable[[], Any], data: InputSet, earlier: Launch | None, samples: Samples
     ) -> CheckResult:
-        """Check a call after timing; `row_s` is the time of all samples.
+        """Check a call after timing, which took `samples`.
 
         No reference is computed again for the same bytes as in an earlier visit.
         """

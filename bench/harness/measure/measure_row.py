@@ -318,7 +318,7 @@ def finish(
         peak_bytes = device.peak_bytes(ready.calls[0]) if row.settings.peak_memory else None
         if ready.restore:
             ready.restore()
-        after = checks.last(ready.calls[last], sets[last], ready.first, samples.total_s)
+        after = checks.last(ready.calls[last], sets[last], ready.first, samples)
     if after.is_right and problem is not None:
         after = replace(after, reason=f"a replay of the timed graph: {problem}")
     verified = {"after": after.to_dict()}

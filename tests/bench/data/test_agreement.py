@@ -21,7 +21,13 @@ from bench.harness.data.agreement import (
     returns_earlier_result,
     slower_on_new,
 )
+from bench.harness.timing.protocol import Samples
 from tests.bench.fake_clock import set_clock
+
+
+def timed(total_s, median_s=0.0):
+    return Samples((total_s,), 1, "host", "warm", median_s, (0.0, 0.0), converged=True)
+
 
 torch.manual_seed(0)
 X = torch.randn(64, 512)
@@ -506,7 +512,7 @@ def test_work_that_is_skipped_on_known_contents_shows(monkeypatch, new_s, calls,
             known.clear()
         known.add(key)
 
-    problem = slower_on_new(remembers, [x], lambda: None, row_s=10.0)
+    problem = slower_on_new(remembers, [x], lambda: None, timed(10.0))
     assert problem is None if said is None else problem.startswith(said)
     assert seen[X.sum().item()] == 2 * calls
     assert len(seen) == 1 + calls  # each call has contents of its own
@@ -520,7 +526,7 @@ def test_a_few_delayed_calls_are_not_slower(monkeypatch):
     def delayed():
         now[0] += 1e-3 + next(delays_s, 0.0)
 
-    assert slower_on_new(delayed, [X.clone()], lambda: None, row_s=0.01) is None
+    assert slower_on_new(delayed, [X.clone()], lambda: None, timed(0.01)) is None
 
 
 def test_new_contents_that_stay_do_not_cost_a_call_its_pages():
@@ -537,7 +543,7 @@ def test_new_contents_that_stay_do_not_cost_a_call_its_pages():
         torch.neg(x)
         faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
 
-    slower_on_new(call, [x], lambda: None, row_s=60.0, make=make)
+    slower_on_new(call, [x], lambda: None, timed(60.0), make=make)
     assert len(faults) >= 21
     on_new = faults[2::3]
     assert min(on_new) < 64  # of 256 pages; the fastest of these calls counts
@@ -553,12 +559,15 @@ def test_long_calls_are_compared_once_and_short_differences_do_not_count(monkeyp
         taken.append(old_s if torch.equal(x, X) else new_s)
         now[0] += taken[-1]
 
-    assert slower_on_new(lambda: takes(1.0, 1.1), [x], lambda: None, row_s=20.0) is None
+    assert slower_on_new(lambda: takes(1.0, 1.1), [x], lambda: None, timed(20.0)) is None
     assert taken == [1.0, 1.0, 1.1]
-    assert slower_on_new(lambda: takes(1e-6, 3.8e-6), [x], lambda: None, row_s=20.0) is None
-    assert slower_on_new(lambda: takes(1e-6, 3.9e-6), [x], lambda: None, row_s=20.0)
+    assert slower_on_new(lambda: takes(1e-6, 3.8e-6), [x], lambda: None, timed(20.0)) is None
+    assert slower_on_new(lambda: takes(1e-6, 3.9e-6), [x], lambda: None, timed(20.0))
+    sort = lambda: takes(1.0, 9.0)  # noqa: E731
+    assert slower_on_new(sort, [x], lambda: None, timed(20.0, median_s=2.9))
+    assert slower_on_new(sort, [x], lambda: None, timed(20.0, median_s=3.1)) is None
     with pytest.raises(UnverifiedError, match="it raised ZeroDivisionError"):
-        slower_on_new(lambda: 1 / 0, [x], lambda: None, row_s=20.0)
+        slower_on_new(lambda: 1 / 0, [x], lambda: None, timed(20.0))
 
 
 class OnlyFp32(torch.nn.Linear):

@@ -10,10 +10,12 @@ from bench.elementwise import OPS
 from bench.harness.data.checks import STALE, UserChecks
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.op import Case
+from bench.harness.timing.protocol import Samples
 from tests.bench.commands import CPU
 
 ADD = next(op for op in OPS if op.name == "add")
 CASE = Case("add", "fp32", {"n": 4096})
+TIMED = Samples((0.0,), 1, "host", "warm", 0.0, (0.0, 0.0), converged=True)
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_inputs_are_as_before_after_the_last_check(data):
 
     user = checks()
     assert user.check(add, data).is_right
-    assert user.last(add, data, None, 0.0).is_right
+    assert user.last(add, data, None, TIMED).is_right
     assert len(seen) == 7  # two are timed on old and new values
     assert all(map(torch.equal, seen[1], before))
     assert not any(map(torch.equal, seen[2], before))
@@ -63,7 +65,7 @@ def test_inputs_are_as_before_after_a_wrong_result(data):
         return data.inputs[0] + sign * data.inputs[1]
 
     assert user.check(wears_out, data).is_right
-    checked = user.last(wears_out, data, None, 0.0)
+    checked = user.last(wears_out, data, None, TIMED)
     assert not checked.is_right
     assert checked.reason.startswith("on new values in the same tensors: ")
     assert are_equal(data, before)
@@ -84,7 +86,7 @@ def test_the_last_check_finds_a_function_that_works_only_after_a_pause(data):
 
     user = UserChecks(ADD, CASE, CPU, "uniform", False, calls=[lambda: add(other), call])
     assert user.check(call, data).is_right
-    assert user.last(call, data, None, 0.0).reason.startswith("on new values in the same tensors")
+    assert user.last(call, data, None, TIMED).reason.startswith("on new values in the same tensors")
 
 
 def test_new_values_do_not_show_in_the_version_of_a_tensor(data):
@@ -98,7 +100,7 @@ def test_new_values_do_not_show_in_the_version_of_a_tensor(data):
 
     user = checks()
     assert user.check(add, data).is_right
-    assert user.last(add, data, None, 0.0).reason == STALE
+    assert user.last(add, data, None, TIMED).reason == STALE
 
 
 def test_the_last_check_uses_other_values_than_zeros():
@@ -106,7 +108,7 @@ def test_the_last_check_uses_other_values_than_zeros():
     zeros = torch.zeros(4096)
     user = checks(fill="zeros")
     assert user.check(lambda: zeros, data).is_right
-    assert user.last(lambda: zeros, data, None, 0.0).reason == STALE
+    assert user.last(lambda: zeros, data, None, TIMED).reason == STALE
     assert are_equal(data, [zeros, zeros])
 
 
@@ -129,11 +131,11 @@ def test_a_function_that_takes_only_some_inputs_is_verified_on_those_of_its_op(f
     (data,) = make_sets(op, CASE, Filler("uniform", "fp32", CPU), CPU, 1)
     user = UserChecks(op, CASE, CPU, "uniform", False)
     user.check(lambda: function(*data.inputs), data)
-    assert user.last(lambda: function(*data.inputs), data, None, 0.0).is_right
+    assert user.last(lambda: function(*data.inputs), data, None, TIMED).is_right
     kept = function(*data.inputs)
-    assert user.last(lambda: kept, data, None, 0.0).reason == STALE
+    assert user.last(lambda: kept, data, None, TIMED).reason == STALE
     user.op = replace(op, make_inputs=lambda case, tensor: data.inputs)
-    checked = user.last(lambda: function(*data.inputs), data, None, 0.0)
+    checked = user.last(lambda: function(*data.inputs), data, None, TIMED)
     assert (checked.is_right, checked.unverified is not None) == (True, True)
 
 
@@ -149,7 +151,7 @@ def test_a_function_that_skips_work_on_known_contents_is_found_on_them(data):
 
     user = checks()
     assert user.check(skips, data).is_right
-    checked = user.last(skips, data, None, 0.0)
+    checked = user.last(skips, data, None, TIMED)
     assert checked.reason.startswith("wrong result: an element is")
 
 
@@ -171,8 +173,8 @@ def test_what_is_kept_of_a_mask_shows_with_another_one():
     kept = mask.isinf()
     user = UserChecks(op, CASE, CPU, "uniform", False)
     assert user.check(lambda: masked(x, mask), data).is_right
-    assert user.last(lambda: masked(x, mask), data, None, 0.0).is_right
-    checked = user.last(lambda: x.masked_fill(kept, -torch.inf).softmax(-1), data, None, 0.0)
+    assert user.last(lambda: masked(x, mask), data, None, TIMED).is_right
+    checked = user.last(lambda: x.masked_fill(kept, -torch.inf).softmax(-1), data, None, TIMED)
     assert checked.reason.startswith("on new values in the same tensors")
 
 
@@ -184,7 +186,7 @@ def test_a_function_that_raises_where_its_time_is_compared_is_not_verified(data)
 
     user = checks()
     assert user.check(raises, data).is_right
-    assert user.last(raises, data, None, 0.0).unverified == "it raised ValueError"
+    assert user.last(raises, data, None, TIMED).unverified == "it raised ValueError"
 
 
 def test_a_result_kept_from_an_earlier_copy_is_stale(data):
@@ -192,7 +194,7 @@ def test_a_result_kept_from_an_earlier_copy_is_stale(data):
     first = data.inputs[0] + data.inputs[1]
     assert user.check(lambda: first, data).is_right
     (other,) = make_sets(ADD, CASE, Filler("uniform", "fp32", CPU, 1), CPU, 1)
-    checked = user.last(lambda: first, other, None, 0.0)
+    checked = user.last(lambda: first, other, None, TIMED)
     assert (checked.is_right, checked.reason) == (False, STALE)
 
 
@@ -276,7 +278,7 @@ def test_the_output_is_not_poisoned_for_new_values(data):
     user = checks(takes_out=True)
     before = clones(data)
     assert user.check(add, data).is_right
-    assert user.last(add, data, None, 0.0).is_right
+    assert user.last(add, data, None, TIMED).is_right
     assert seen[0].isnan().all()
     assert seen[1].isnan().all()
     assert torch.equal(seen[2], before[0] + before[1])
