@@ -19,7 +19,7 @@ from results.compare.earlier import SavedRuns, is_same_code
 from results.compare.flags import DISTURBED
 from results.compare.output import KEY
 from results.compare.sides import CompareError, Side, definitions, revision_of
-from results.record import Object, RowKey
+from results.record import Object, RowKey, unix_time
 from results.show.grid import (
     Cell,
     Cells,
@@ -41,7 +41,7 @@ from results.stats.comparison import (
 )
 from results.stats.samples import MEDIAN_EFFICIENCY
 from results.store.runfile import Run, RunFileError, StoreError, load_run
-from results.store.runs import Selection, add_selection, list_runs, unix_time
+from results.store.runs import Selection, add_selection, list_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -259,15 +259,14 @@ class Machine:
         if it is invalid.
         """
         values = {key: data[key] for key in ("slug", "name", "entries", "note") if key in data}
-        if isinstance(entries := values.get("entries"), list | tuple):
-            values["entries"] = [entry for entry in entries if _is_known(entry)]
+        entries = values.get("entries")
+        if isinstance(entries, list | tuple):
+            values["entries"] = []
+            for entry in entries:
+                quantity = entry.get("quantity") if isinstance(entry, Mapping) else None
+                if not isinstance(quantity, str) or quantity in QUANTITIES:
+                    values["entries"].append(entry)
         return convert(values, cls)
-
-
-def _is_known(entry: Any) -> bool:
-    """Return False for unknown quantities, of older or newer versions."""
-    quantity = entry.get("quantity") if isinstance(entry, Mapping) else None
-    return not isinstance(quantity, str) or quantity in QUANTITIES
 
 
 def machines_of(
