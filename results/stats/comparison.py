@@ -148,7 +148,7 @@ class Comparison:
             factor = math.exp(drift)
             shown = f"a factor of {factor:.2g}"
             if factor > MAX_SHOWN:
-                shown = f"more than {MAX_SHOWN} times"
+                shown = f"a factor above {MAX_SHOWN}"
             elif factor < 2:
                 shown = f"±{100 * (factor - 1):.2g} %"
             reason += f"; {shown} is the spread between measurements"
@@ -226,11 +226,12 @@ def _reason(low: float, high: float, margin: float, remedy: str) -> str:
         return f"{between}: all of it beyond {allowed}"
     if verdict == SAME:
         return f"{between}: all of it within {allowed}"
+    text = f"{between}: wider than {allowed}, possibly no difference"
     if high > TOO_NOISY * low:
-        return f"too noisy; {remedy}"
-    if low > 1 or high < 1:
-        return f"{between}: different, but possibly within {allowed}; {remedy}"
-    return f"{between}: wider than {allowed}, possibly no difference; {remedy}"
+        text = "too noisy"
+    elif low > 1 or high < 1:
+        text = f"{between}: different, but possibly within {allowed}"
+    return f"{text}; {remedy}" if remedy else text
 
 
 def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[float, float]] | None:
@@ -458,12 +459,16 @@ def compare_sides(
         above = math.hypot(above, between)
     center = candidate.center - baseline.center
     samples = min(baseline.samples, candidate.samples)
-    remedy = MORE_RUNS if between > (below + above) / 2 * MIN_SPREAD_SHARE else MORE_SAMPLES
+    remedy = MORE_SAMPLES
+    if spread is None or not spread.has_runs:
+        remedy = ""  # whatever the interval, only more runs help
+    elif between > (below + above) / 2 * MIN_SPREAD_SHARE:
+        remedy = MORE_RUNS
     interval = Interval(center, center - below, center + above, degrees)
     compared = Comparison.of(interval, samples, margin, drift=between, remedy=remedy)
     if samples < MIN_PAIRS:  # the range of a few samples is not a 95 % interval
         return replace(compared, ci95=UNKNOWN, drift=0.0)
-    if spread is None or not spread.has_runs:
+    if not remedy:
         return compared.unsure(
             f", but the spread between runs of the same code is unknown; {MORE_RUNS}"
         )

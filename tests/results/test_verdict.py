@@ -191,7 +191,7 @@ def test_reasons_at_their_limits(low, high, words):
         (0.017, "±1.7 % is"),
         (0.99, "±99 % is"),
         (4.1, "a factor of 5.1 is"),
-        (1e100, "more than 100"),
+        (1e100, "a factor above 100 is"),
     ],
 )
 def test_a_large_spread_is_a_factor(share, words):
