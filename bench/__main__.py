@@ -13,9 +13,9 @@ from bench.harness.op import Op
 from bench.harness.op_file import Catalog, module_of, options_of, own_file, read_catalog
 from bench.harness.settings import Argv, Settings
 from results.show.grid import Column, print_grid
-from results.show.options import add, parameters
+from results.show.options import parameters
 from results.show.spelling import did_you_mean, known_as
-from results.show.terminal import Parser, print_out, say
+from results.show.terminal import Parser, add_format, print_out, say
 
 COMMANDS = {
     "list": "list the operations and their commands",
@@ -181,7 +181,7 @@ def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
         if name != (words[0] if words else "") or name == "list":
             listing = commands.add_parser(name, help=summary)
             if name == "list":
-                add(listing, parameters(Settings), ["format"])
+                add_format(listing)
                 listing.set_defaults(
                     run=lambda args, *_: print_list(found, args.format), prog=listing.prog
                 )

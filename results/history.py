@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from results.compare.command import finish, with_problem
 from results.compare.comparison import compare_apart, sides_of_run
-from results.compare.earlier import SavedRuns, is_same_code
+from results.compare.earlier import SavedRuns
 from results.compare.flags import DISTURBED
 from results.compare.output import KEY
 from results.compare.sides import CompareError, Side, definitions, revision_of
-from results.record import Object, RowKey
+from results.record import Object, RowKey, unix_time
 from results.show.grid import (
     Cell,
     Cells,
@@ -41,7 +41,7 @@ from results.stats.comparison import (
 )
 from results.stats.samples import MEDIAN_EFFICIENCY
 from results.store.runfile import Run, RunFileError, StoreError, load_run
-from results.store.runs import Selection, add_selection, list_runs, unix_time
+from results.store.runs import Selection, add_selection, list_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -198,6 +198,7 @@ def history(
             last = hashes[-1] if hashes else last
             first = side.records[0]
             change = compared.get(side)
+            base = bases.get(side)
             ends_s = first.ci95_s if len(side.records) == 1 else None
             value = side.mfu if metric == "mfu" else side.time_s
             if value is None:
@@ -220,7 +221,7 @@ def history(
                 "flags": side.flags,
                 "is_change": change is not None and change.verdict in (FASTER, SLOWER),
                 "is_redefined": is_redefined,
-                "is_same_code": side in bases and is_same_code(bases[side], side),
+                "is_same_code": bool(base and base.code.is_known and base.code == side.code),
             }
             points.append(point)
         series.append(case | {"points": points})

@@ -616,5 +616,11 @@ class Record(Line):
             raise RecordError(f"details: {error}") from None
 
 
+def unix_time(text: str) -> float:
+    """Parse an ISO 8601 date or time, UTC by default, into Unix time."""
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
 def name_of(record: Record) -> str:
     return f"{record.op} {record.case} {record.dtype} {record.provider}"

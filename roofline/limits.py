@@ -24,7 +24,7 @@ SLOWER_THEN = (
 
 
 class Limit:
-    """A limit of one machine."""
+    """A kind of limit."""
 
     name: str
     """As in the column `bound`."""
@@ -44,28 +44,25 @@ class Limit:
     source = "Williams, Waterman and Patterson, Roofline (2009); roofline/README.md"
     """Where to read on."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-
-    def of(self, record: Record) -> Limited:
+    def of(self, record: Record, machine: Machine) -> Limited:
         """Return the FLOPs or bytes of a record that this limits, None if unknown, and their known
         ceilings: first the one that judges the record, last the measured one.
         """
         return None, []
 
-    def time_s(self, record: Record) -> float | None:
+    def time_s(self, record: Record, machine: Machine) -> float | None:
         """Return the least seconds of a record, 0 if this does not limit it; None if unknown."""
-        work, ceilings = self.of(record)
+        work, ceilings = self.of(record, machine)
         if work is None or not ceilings:
             return None if self.is_needed else 0.0
         return work / ceilings[0].value
 
-    def excess(self, record: Record) -> str | None:
+    def excess(self, record: Record, machine: Machine) -> str | None:
         """Return the likely cause if a record is above a ceiling.
 
         Such values are not clamped: they indicate a wrong ceiling or byte count, or cache hits.
         """
-        work, ceilings = self.of(record)
+        work, ceilings = self.of(record, machine)
         for ceiling in ceilings:
             if work and record.median_s and work / ceiling.value > record.median_s:
                 return self.cause(record, ceiling)
@@ -93,16 +90,16 @@ class Compute(Limit):
         "the tiles"
     )
 
-    def of(self, record: Record) -> Limited:
+    def of(self, record: Record, machine: Machine) -> Limited:
         """Return the FLOPs, and the peaks of the vector units for operations without a matmul, else
         of matmuls.
 
         If the vector rate is unknown, the higher matmul peak is used.
         """
         is_vector = record.units == "vector" if record.units else record.op in VECTOR_OPS
-        peak_of = self.machine.peak
-        if is_vector and self.machine.vector_peak(record.dtype):
-            peak_of = self.machine.vector_peak
+        peak_of = machine.peak
+        if is_vector and machine.vector_peak(record.dtype):
+            peak_of = machine.vector_peak
         peaks = (peak_of(record.dtype), peak_of(record.dtype, ["measured"]))
         return record.flops, [peak for peak in peaks if peak]
 
@@ -133,11 +130,11 @@ class Memory(Limit):
         "wide and aligned loads, more of them in flight, fewer passes over the data, a larger case"
     )
 
-    def of(self, record: Record) -> Limited:
+    def of(self, record: Record, machine: Machine) -> Limited:
         """Return the bytes, 0 if a measured cache serves them, and the bandwidths."""
-        from_cache, _ = Cache(self.machine).of(record)
+        from_cache, _ = Cache().of(record, machine)
         moved = (record.bytes_read or 0, record.bytes_written or 0)
-        bandwidths = (self.machine.bandwidth_for(*moved), self.machine.mix(*moved))
+        bandwidths = (machine.bandwidth_for(*moved), machine.mix(*moved))
         work = 0 if from_cache else record.moved_bytes
         return work, [bandwidth for bandwidth in bandwidths if bandwidth]
 
@@ -172,8 +169,8 @@ class Cache(Limit):
     tried = "tiles that fit a nearer cache, wide and aligned loads, more of them in flight"
     source = "bench/harness/README.md"
 
-    def of(self, record: Record) -> Limited:
-        bandwidth = self.machine.fastest("cache-bandwidth")
+    def of(self, record: Record, machine: Machine) -> Limited:
+        bandwidth = machine.fastest("cache-bandwidth")
         if bandwidth is None or record.cache != "warm":
             return 0, []
         moved = record.moved_bytes or 0
@@ -196,7 +193,7 @@ class Link(Limit):
     tried = "pinned memory, larger copies, copies on a stream of their own"
     source = "bench/README.md"
 
-    def time_s(self, record: Record) -> float:
+    def time_s(self, record: Record, machine: Machine) -> float:
         bytes_per_s = getattr(record.details, "link_bytes_per_s", None)
         return record.shape.get("bytes", 0) / bytes_per_s if bytes_per_s else 0.0
 
@@ -215,10 +212,11 @@ class Launch(Limit):
     tried = "fusing kernels, CUDA graphs, a larger batch"
     source = "bench/harness/README.md"
 
-    def time_s(self, record: Record) -> float:
-        floor = self.machine.fastest("launch")
+    def time_s(self, record: Record, machine: Machine) -> float:
+        floor = machine.fastest("launch")
         launches = 1 if record.count is None else record.count
         return launches * floor.value if floor else 0.0
 
 
-LIMITS: Sequence[type[Limit]] = (Compute, Memory, Cache, Link, Launch)
+LIMITS: Sequence[Limit] = (Compute(), Memory(), Cache(), Link(), Launch())
+ROOFS = [limit for limit in LIMITS if limit.is_roof]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, convert
 
-from roofline.limits import LIMITS, Limit
+from roofline.limits import LIMITS
 from roofline.work import ordered_dtypes
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
 `power-limited` (older runs): sustained at the power limit; `measured`: reached on this machine;
 `derived`: computed from device properties."""
 
-PUBLISHED_FIRST = ("datasheet", "derived", "measured")
+PUBLISHED = ("datasheet", "derived")
+PUBLISHED_FIRST = (*PUBLISHED, "measured")
 """Kinds of ceilings for records, best first: MFU is defined by the published dense peak."""
 
 MEASURED_FIRST = ("given", "measured", "datasheet", "derived")
@@ -172,14 +173,6 @@ class Machine:
     def usable_memory_bytes(self) -> int | None:
         return self.memory_reported_bytes or self.memory_bytes
 
-    @cached_property
-    def limits(self) -> list[Limit]:
-        return [limit(self) for limit in LIMITS]
-
-    @cached_property
-    def roofs(self) -> list[Limit]:
-        return [limit for limit in self.limits if limit.is_roof]
-
     def peak(self, dtype: str, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
         """Return the peak of matmuls in `dtype`, of the first known kind, or None."""
         return self.fastest("flops", [dtype], kinds)
@@ -201,10 +194,8 @@ class Machine:
         """Return the memory bandwidth for the MBU of a record: published, else of the nearest
         mix.
         """
-        ceiling = self.bandwidth()
-        if ceiling is None or ceiling.kind != "measured":
-            return ceiling
-        return self.mix(bytes_read, bytes_written) or ceiling
+        published = self.fastest("bandwidth", kinds=PUBLISHED)
+        return published or self.mix(bytes_read, bytes_written) or self.fastest("bandwidth")
 
     def mix(self, bytes_read: int, bytes_written: int) -> Ceiling | None:
         """Return the measured bandwidth of the mix nearest to a record by the fraction of bytes
@@ -259,15 +250,14 @@ class Machine:
         if it is invalid.
         """
         values = {key: data[key] for key in ("slug", "name", "entries", "note") if key in data}
-        if isinstance(entries := values.get("entries"), list | tuple):
-            values["entries"] = [entry for entry in entries if _is_known(entry)]
+        entries = values.get("entries")
+        if isinstance(entries, list | tuple):
+            values["entries"] = []
+            for entry in entries:
+                quantity = entry.get("quantity") if isinstance(entry, Mapping) else None
+                if not isinstance(quantity, str) or quantity in QUANTITIES:
+                    values["entries"].append(entry)
         return convert(values, cls)
-
-
-def _is_known(entry: Any) -> bool:
-    """Return False for unknown quantities, of older or newer versions."""
-    quantity = entry.get("quantity") if isinstance(entry, Mapping) else None
-    return not isinstance(quantity, str) or quantity in QUANTITIES
 
 
 def machines_of(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from statistics import median
 
 from results.record import Copy, Environment, Loop, Object, Record, Step
-from roofline.limits import Compute, Launch, Limit
+from roofline.limits import LIMITS, ROOFS, Compute, Launch, Limit
 from roofline.machine import Machine
 
 MIXED_WITHIN = 0.10
@@ -78,13 +78,15 @@ def bound(**times_s: float) -> str:
     return "mixed" if times_s[second] > times_s[first] * (1 - MIXED_WITHIN) else first
 
 
-def limits_s(record: Record, limits: Iterable[Limit]) -> dict[str, float] | None:
-    """Return the least seconds of a record by the name of each limit; None if one that it needs is
-    unknown.
+def limits_s(
+    record: Record, machine: Machine, limits: Iterable[Limit] = LIMITS
+) -> dict[str, float] | None:
+    """Return the least seconds of a record on a machine by the name of each limit; None if one that
+    it needs is unknown.
     """
     times_s = {}
     for limit in limits:
-        time_s = limit.time_s(record)
+        time_s = limit.time_s(record, machine)
         if time_s is None:
             return None
         times_s[limit.name] = time_s
@@ -139,48 +141,65 @@ JUDGED_TEXTS = tuple(key.name for key in fields(Judgment) if key.type == "str | 
 """Keys with text values; all others are numbers."""
 
 
+def reached(record: Record, machine: Machine) -> Object | None:
+    """Return the rates of a record and their shares of the roofs by the keys of `Judgment`, as far
+    as they are known, with the name of the `roof` that binds; None if nothing was timed, or an
+    interpreter.
+    """
+    time_s = record.median_s
+    if record.status != "ok" or time_s is None or "interpreted" in record.flags:
+        return None
+    values: Object = {}
+    step = record.details if isinstance(record.details, Step) else None
+    if step and step.tokens_per_step:
+        values["tokens_per_s"] = step.tokens_per_step / time_s
+    if record.flops is not None:
+        values["flops_per_s"] = record.flops / time_s
+        dense = machine.peak(record.dtype)
+        if dense:
+            values |= {"mfu": mfu(record.flops / time_s, dense.value), "peak_kind": dense.kind}
+            if record.flops and step and step.hardware_flops:
+                values["hfu"] = mfu(step.hardware_flops / time_s, dense.value)
+    if record.moved_bytes is not None:
+        values["bytes_per_s"] = record.moved_bytes / time_s
+    limits = limits_s(record, machine, ROOFS)
+    if limits:
+        values["roof"] = max(limits, key=limits.__getitem__)
+        values["roofline_pct"] = 100 * limits[values["roof"]] / time_s
+    return values
+
+
 def judge(record: Record, machine: Machine) -> Judgment:
     flops = record.flops
-    read = record.bytes_read
-    written = record.bytes_written or 0
     time_s = record.median_s
     values = _transfer(record) if record.details else {}
     moved = record.moved_bytes
     if flops is not None and moved is not None:
         values["intensity"] = intensity(flops, moved)
-    if record.status != "ok" or time_s is None or "interpreted" in record.flags:
+    rates = reached(record, machine)
+    if rates is None or time_s is None:
         return Judgment(**values)
-    step = record.details if isinstance(record.details, Step) else None
-    if step and step.tokens_per_step:
-        values["tokens_per_s"] = step.tokens_per_step / time_s
-    if flops is not None:
-        values["flops_per_s"] = flops / time_s
-        dense = machine.peak(record.dtype)
-        if dense:
-            values |= {"mfu": mfu(flops / time_s, dense.value), "peak_kind": dense.kind}
-            if flops and step and step.hardware_flops:
-                values["hfu"] = mfu(step.hardware_flops / time_s, dense.value)
-    if read is not None and moved is not None:
+    rates.pop("roof", None)
+    values |= rates
+    if moved is not None:
         bytes_per_s = moved / time_s
-        mix = machine.mix(read, written)
-        values["bytes_per_s"] = bytes_per_s
-        bandwidth = machine.bandwidth_for(read, written)
+        of_bytes = (record.bytes_read or 0, record.bytes_written or 0)
+        bandwidth = machine.bandwidth_for(*of_bytes)
+        mix = machine.mix(*of_bytes)
         if bandwidth:
             values |= {"mbu": mbu(bytes_per_s, bandwidth.value), "bandwidth_kind": bandwidth.kind}
         if mix:
             values |= {"mix": mix.name, "mix_pct": 100 * mbu(bytes_per_s, mix.value)}
     if flops is not None and moved is not None:
-        limits = limits_s(record, machine.limits)
+        limits = limits_s(record, machine)
         if limits:
-            longest_roof_s = max(limits[roof.name] for roof in machine.roofs)
-            _, peaks = Compute(machine).of(record)
+            _, peaks = Compute().of(record, machine)
             values["peak_units"] = "vector" if peaks[0].quantity == "fma" else "matrix"
             values["bound"] = bound(**limits)
-            values["roofline_pct"] = 100 * longest_roof_s / time_s
             is_far = max(limits.values()) < FAR_BELOW * time_s
             values["held_back_by"] = OTHER_CAUSES if is_far else None
         values["measured_pct"] = _measured_pct(record, machine, time_s)
-    excesses = (roof.excess(record) for roof in machine.roofs)
+    excesses = (roof.excess(record, machine) for roof in ROOFS)
     return Judgment(**values, excess=next(filter(None, excesses), None))
 
 
@@ -192,8 +211,8 @@ def _measured_pct(record: Record, machine: Machine, time_s: float) -> float | No
     """
     longest_s = 0.0
     kind = None
-    for roof in machine.roofs:
-        work, ceilings = roof.of(record)
+    for roof in ROOFS:
+        work, ceilings = roof.of(record, machine)
         if not ceilings and work:
             return None
         if ceilings and work is not None and work / ceilings[-1].value >= longest_s:

@@ -30,13 +30,13 @@ class Screens:
     def __init__(self, monkeypatch):
         self.monkeypatch = monkeypatch
         self.columns = []
-        keep = grid._printable
+        keep = grid.width_of
 
-        def recorded(column):
-            self.columns.append(column)
-            return keep(column)
+        def recorded(columns):
+            self.columns.extend(columns)
+            return keep(columns)
 
-        monkeypatch.setattr(grid, "_printable", recorded)
+        monkeypatch.setattr(grid, "width_of", recorded)
 
     def text(self, width, act):
         """Return what `act` prints on a terminal, without colors."""

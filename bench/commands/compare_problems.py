@@ -24,6 +24,7 @@ from results.record import Record
 from results.show.grid import Table, print_lines
 from results.show.terminal import print_out
 from results.show.units import duration
+from roofline.limits import ROOFS
 from roofline.model import limits_s
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def print_limits(problems: Sequence[Problem], gpu: str, settings: Settings) -> N
     rows = []
     lines = []
     for record in records:
-        limits = limits_s(record, machine.roofs) or {}
+        limits = limits_s(record, machine, ROOFS) or {}
         limit = max(limits, key=limits.__getitem__, default=None)
         limit_s = limits.get(limit or "")
         row = {name: getattr(record, name) for name in COUNTED}

@@ -42,6 +42,7 @@ from results.show.units import ABSENT, duration, quantity
 from results.store.runfile import StoreError, load_run
 from results.store.runs import EVERYTHING
 from roofline.gpu_table import UnknownGpuError, find_gpu
+from roofline.limits import ROOFS
 from roofline.machine import Machine
 from roofline.model import bound, limits_s
 
@@ -83,7 +84,7 @@ class Projected:
 def _row(record: Record, machine: Machine) -> Object:
     operation = op_of(record)
     time_s = least_s(record, machine)
-    limits = limits_s(record, machine.roofs)
+    limits = limits_s(record, machine, ROOFS)
     return {
         "machine": machine.slug,
         "op": record.op,
@@ -108,7 +109,7 @@ def least_s(record: Record, machine: Machine) -> float | None:
     """Return the least seconds of a row; None if the machine has no peak for its dtype, or no rule
     counts it.
     """
-    limits = limits_s(record, machine.roofs)
+    limits = limits_s(record, machine, ROOFS)
     return max(limits.values()) if limits else None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from results.compare import profiles
 from results.compare.sides import MODES, CompareError, CompareOptions, revisions
 from results.compare.turns import rounds_of
+from results.record import unix_time
 from results.show.options import margin
 from results.show.terminal import (
     ADVANCED,
@@ -25,7 +26,7 @@ from results.show.terminal import (
 )
 from results.stats.comparison import DEFAULT_MARGIN, MARGIN_HELP
 from results.store.runfile import Run, StoreError, load_run
-from results.store.runs import Selection, add_selection, list_runs, unix_time
+from results.store.runs import Selection, add_selection, list_runs
 
 EPILOG = """Two runs are rejected if the definition of an op changed between them (`op_sha256`,
 which ignores comments): the time may have changed because the op did. --force compares them anyway.

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
-from results.compare.earlier import SavedRuns, is_same_code, runs_beside
+from results.compare.earlier import SavedRuns, runs_beside
 from results.compare.flags import (
     DISTURBED,
     MIN_DISTURBED_ROUNDS,
@@ -75,13 +75,12 @@ class ComparedRow:
     @property
     def reason(self) -> str:
         text = self.compared.reason
-        in_cycles = self.cycles_verdict
-        if self.compared.verdict in (FASTER, SLOWER) and in_cycles is not None:
-            text += f"; in clock cycles it is {in_cycles}"
+        if self.compared.verdict in (FASTER, SLOWER) and self.cycles_verdict is not None:
+            text += f"; in clock cycles it is {self.cycles_verdict}"
         medians = self.candidate.time_s / self.baseline.time_s
         ratio = self.ratio
         allowed = math.log1p(max(self.compared.margin, DEFAULT_MARGIN))
-        if self.compared.is_bound or abs(math.log(medians / ratio)) <= allowed:
+        if self.compared.bound or abs(math.log(medians / ratio)) <= allowed:
             return text
         low, high = self.ci95 or (ratio, ratio)
         if high > TOO_NOISY * low or (low <= medians <= high and (medians > 1) == (ratio > 1)):
@@ -92,7 +91,7 @@ class ComparedRow:
     def ratio(self) -> float:
         """Ratio of the times, or the end of its interval nearer to 1 if only a bound is known."""
         found = self.compared
-        if not found.is_bound:
+        if not found.bound:
             return found.ratio
         return min(found.ci95) if found.ratio > 1 else max(found.ci95)
 
@@ -100,7 +99,7 @@ class ComparedRow:
     def ci95(self) -> tuple[float, float] | None:
         """95 % interval of the ratio; None if unknown, or if only a bound is known."""
         found = self.compared
-        return None if found.is_bound or found.ci95 == UNKNOWN else found.ci95
+        return None if found.bound or found.ci95 == UNKNOWN else found.ci95
 
     @property
     def gap_closed(self) -> float | None:
@@ -235,7 +234,7 @@ def compare_apart(
     If `saved` is None, both sides are from one run, and its visits give the spread. `drift`
     replaces the spread, as a fraction.
     """
-    is_same = is_same_code(baseline, candidate)
+    is_same = baseline.code.is_known and baseline.code == candidate.code
     if saved and not is_same:
         baseline = saved.repeated(baseline)
         candidate = saved.repeated(candidate)

@@ -9,11 +9,10 @@ from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 from statistics import fmean
-from typing import Any, NamedTuple
 
 from results.compare.flags import DISTURBED
-from results.compare.sides import Side, is_users, machine_facts, revision_of
-from results.record import DEFINITION_PREFIX, Environment, Record, Rounds, RowKey
+from results.compare.sides import Code, Side, code_of, machine_facts
+from results.record import Environment, Record, Rounds, RowKey
 from results.stats.samples import Repeats, Spread, spread_of_row, spread_of_visits, widest
 from results.store.runfile import Run, RunFileError, load_run
 
@@ -24,47 +23,6 @@ MAX_RUNS = 40
 def machine_of(environment: Environment) -> str:
     """Return a text that is equal for runs of one device on one machine."""
     return f"{environment.device.get('uuid')} {machine_facts(environment)}"
-
-
-class Code(NamedTuple):
-    """Facts that are equal for records of identical code."""
-
-    is_known: bool
-    """Whether they identify the code; they do not for functions measured from Python, and for
-    libraries other than torch. Records of older versions have no hash: torch's are identified by a
-    clean revision."""
-    provider: str
-    source_sha256: str | None
-    op_sha256: str | None
-    versions: frozenset[tuple[str, Any]]
-    revision: str | None
-
-
-def code_of(record: Record, environment: Environment) -> Code:
-    """Return the code of a record.
-
-    The revision of this repository does not matter if the hash of the op's definition is known.
-    That of a user's repository does: the hash of a user's file does not cover its imports.
-    """
-    git = environment.git
-    is_clean = bool(git.get("sha")) and git.get("dirty") is False and record.op != "function"
-    is_torch = record.provider.startswith("torch")
-    revision = revision_of(record, environment)
-    if not is_users(record) and (record.op_sha256 or "").startswith(DEFINITION_PREFIX):
-        revision = None
-    return Code(
-        is_known=bool(record.source_sha256 or ((record.op_sha256 or is_clean) and is_torch)),
-        provider=record.provider,
-        source_sha256=record.source_sha256,
-        op_sha256=record.op_sha256,
-        versions=frozenset(environment.versions.items()),
-        revision=revision,
-    )
-
-
-def is_same_code(before: Side, after: Side) -> bool:
-    code = code_of(before.records[0], before.environment)
-    return code.is_known and code == code_of(after.records[0], after.environment)
 
 
 def runs_beside(runs: Sequence[Run]) -> list[Run]:
@@ -97,7 +55,7 @@ class SavedRuns:
             machine = machine_of(run.environment)
             for record in run.records:
                 is_timed = record.status == "ok" and record.median_s
-                is_alone = not record.details_as(Rounds)
+                is_alone = not isinstance(record.details, Rounds)
                 if is_timed and is_alone and DISTURBED.isdisjoint(record.flags):
                     key = (record.row, machine, code_of(record, run.environment))
                     self._rows.setdefault(key, {}).setdefault(run_id, []).append(record)
@@ -121,9 +79,8 @@ class SavedRuns:
         """
         first = side.records[0]
         own_id = side.environment.run_id
-        code = code_of(first, side.environment)
-        by_run = self._rows.get((first.row, machine_of(side.environment), code), {})
-        if not code.is_known or by_run.keys() <= {own_id}:
+        by_run = self._rows.get((first.row, machine_of(side.environment), side.code), {})
+        if not side.code.is_known or by_run.keys() <= {own_id}:
             return side
         own_first = sorted(by_run, key=lambda run_id: run_id != own_id)
         records = list(chain.from_iterable(by_run[run_id] for run_id in own_first))

@@ -74,11 +74,9 @@ def exit_code(compared: Compared, fail_on: str) -> int:
     """Return 1 for a SLOWER row, a wrong or failed candidate, or with `fail_on` "unsure" an UNSURE
     row; else 0.
     """
-    verdicts = counts(compared)
-    failing = verdicts[SLOWER]
-    if fail_on == "unsure":
-        failing += verdicts[UNSURE]
-    return int(failing > 0 or any(row.is_broken for row in compared.unmatched))
+    failing = {SLOWER, fail_on.upper()}
+    is_failing = any(row.compared.verdict in failing for row in compared.rows)
+    return int(is_failing or any(row.is_broken for row in compared.unmatched))
 
 
 def summary(compared: Compared, fail_on: str) -> Object:
@@ -158,7 +156,7 @@ def json_row(row: ComparedRow) -> Object:
         "candidate": row.candidate.label,
         "ratio": row.ratio,
         "ci95": row.ci95,
-        "is_bound": row.compared.is_bound,
+        "is_bound": bool(row.compared.bound),
         "verdict": row.compared.verdict,
         "reason": row.reason,
         "paired": row.is_paired,

@@ -27,7 +27,7 @@ from results.show.units import count
 from results.stats.comparison import DEFAULT_MARGIN, SideMean, side_of
 from results.store.runfile import Run, StoreError
 from results.store.runs import revision_text
-from roofline.model import judge, limits_s
+from roofline.model import reached
 
 MODES = ("provider", "version", "git")
 """What distinguishes the candidate from the baseline if not the run."""
@@ -83,6 +83,42 @@ def definitions(records: Iterable[Record]) -> list[str]:
     return list(dict.fromkeys(sha for sha in known if sha.startswith(DEFINITION_PREFIX)))
 
 
+class Code(NamedTuple):
+    """Facts that are equal for records of identical code."""
+
+    is_known: bool
+    """Whether they identify the code; they do not for functions measured from Python, and for
+    libraries other than torch. Records of older versions have no hash: torch's are identified by a
+    clean revision."""
+    provider: str
+    source_sha256: str | None
+    op_sha256: str | None
+    versions: frozenset[tuple[str, Any]]
+    revision: str | None
+
+
+def code_of(record: Record, environment: Environment) -> Code:
+    """Return the code of a record.
+
+    The revision of this repository does not matter if the hash of the op's definition is known.
+    That of a user's repository does: the hash of a user's file does not cover its imports.
+    """
+    git = environment.git
+    is_clean = bool(git.get("sha")) and git.get("dirty") is False and record.op != "function"
+    is_torch = record.provider.startswith("torch")
+    revision = revision_of(record, environment)
+    if not is_users(record) and (record.op_sha256 or "").startswith(DEFINITION_PREFIX):
+        revision = None
+    return Code(
+        is_known=bool(record.source_sha256 or ((record.op_sha256 or is_clean) and is_torch)),
+        provider=record.provider,
+        source_sha256=record.source_sha256,
+        op_sha256=record.op_sha256,
+        versions=frozenset(environment.versions.items()),
+        revision=revision,
+    )
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Side:
     """One side of a row: records of one provider and case, from one or several windows of time."""
@@ -93,6 +129,7 @@ class Side:
     runs: int = 1
     """Number of runs of the records, all of the same code."""
     provider: str
+    code: Code
     flags: tuple[str, ...]
     time_s: float
     """Geometric mean of the medians."""
@@ -126,26 +163,24 @@ class Side:
             windows += [samples_s[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         times = side_of(windows)
         clocks_hz: list[Any] = [record.telemetry.get("sm_clock_hz") for record in records]
-        score = judge(records[0], environment.machine)
+        known = reached(records[0], environment.machine) or {}
         rates = {}
         for key in ("bytes_per_s", "mfu", "roofline_pct"):
-            value = getattr(score, key)
+            value = known.get(key)
             rates[key] = value * records[0].median_s / time_s if value else None
         mfu = rates["mfu"]
         mfu_ci95 = None
         if mfu is not None:
             mfu_ci95 = (mfu * math.exp(-times.above), mfu * math.exp(times.below))
         share_pct = rates["roofline_pct"]
-        roofs = limits_s(records[0], environment.machine.roofs)
-        of_ceiling = None
-        if share_pct is not None and roofs is not None:
-            of_ceiling = (share_pct / 100, max(roofs, key=roofs.__getitem__))
+        of_ceiling = None if share_pct is None else (share_pct / 100, known["roof"])
         return cls(
             label=label,
             records=records,
             environment=environment,
             runs=runs,
             provider=records[0].provider,
+            code=code_of(records[0], environment),
             flags=tuple(dict.fromkeys(chain.from_iterable(record.flags for record in records))),
             time_s=time_s,
             windows=windows,

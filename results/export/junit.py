@@ -14,12 +14,12 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from results.compare.comparison import ComparedRow, compare
 from results.compare.sides import WRONG, CompareOptions
 from results.export.rows import Row, rows_of
-from results.record import RowKey
+from results.record import RowKey, unix_time
 from results.show.table import table_of_run
 from results.show.terminal import printable
 from results.stats.comparison import SLOWER, UNSURE
 from results.store.runfile import Run
-from results.store.runs import EVERYTHING, Selection, unix_time
+from results.store.runs import EVERYTHING, Selection
 
 SUITE = "roofmark"
 

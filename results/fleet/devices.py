@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
@@ -16,14 +16,12 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct, convert
 
-from results.record import Environment, Object, Record
-from results.show.facts import facts_beside
+from results.record import Environment, Object, Record, unix_time
+from results.show.facts import facts_of
 from results.show.terminal import reason_of
 from results.store.runfile import SUFFIX, StoreError, load_run
-from results.store.runs import unix_time
-from roofline.gpu_table import gpu_files, load_gpus
 
-DATA = facts_beside(__file__, "rules.toml")
+DATA = facts_of(Path(__file__).with_name("rules.toml"))
 
 OPS = {
     "matmul": ("tensor", "sm_clock_hz"),
@@ -87,14 +85,6 @@ class Reading(NamedTuple):
     @property
     def per_clock(self) -> float | None:
         return None if self.clock is None else self.rate - self.clock
-
-    @property
-    def floor(self) -> float:
-        return FLOORS[self.metric.ceiling]
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        return self.rate - self.below, self.rate + self.above
 
     def relative_to(self, other: Reading) -> Reading:
         return self._replace(
@@ -193,7 +183,21 @@ def read_fleet(
         if device.run_id not in run_ids:  # a copied file is not a second measurement
             run_ids.add(device.run_id)
             earlier[device.identity].append(device)
-    return [*newest, *_missing(newest)], earlier, notes
+    launches: dict[tuple[int, str], dict[int, Device]] = defaultdict(dict)
+    for device in newest:
+        rank = device.fleet
+        size = rank.world_size or 1
+        # A launch within a node has ranks 0 to `size` - 1, as that of another node may have.
+        launches[size, rank.node if size == rank.local_world_size else ""][rank.rank] = device
+    for (size, node), launch in launches.items():
+        for absent in set(range(size)) - launch.keys():
+            near = launch.get(absent - 1, next(iter(launch.values())))
+            rank = Rank(absent, node or near.fleet.node, size)
+            failures = ["no file of this rank"]
+            newest.append(
+                replace(near, uuid=None, fleet=rank, readings={}, facts={}, failures=failures)
+            )
+    return newest, earlier, notes
 
 
 def _read(paths: Iterable[Path], notes: list[str]) -> list[Device]:
@@ -230,7 +234,7 @@ def read_device(path: Path, notes: list[str]) -> Device | None:
     if run.problems:
         notes.append(f"{run.problems[0]}; invalid lines left out: {len(run.problems):,}")
     for row in rows:
-        _add(device, row, run.environment.device["slug"])
+        _add(device, row, run.environment.device)
     return device
 
 
@@ -271,8 +275,8 @@ def _device(environment: Environment) -> Device:
     return device
 
 
-def _add(device: Device, row: Record, slug: str) -> None:
-    """Add a row to the readings, facts and failures."""
+def _add(device: Device, row: Record, about: Object) -> None:
+    """Add a row of the device `about` to the readings, facts and failures."""
     phase = str(row.options.get("phase"))
     ceiling, clock_key = OPS[row.op]
     if row.status == "invalid":
@@ -296,35 +300,15 @@ def _add(device: Device, row: Record, slug: str) -> None:
     mean = rate - math.log(fmean(times))
     device.readings[metric, phase] = Reading(metric, phase, rate, below, above, clock, mean)
     device.observe("slow_samples", fmean(time >= SLOW_SAMPLE for time in times))
-    floor = floor_of(slug, row)
+    floor = floor_of(about, row)
     if floor:
         work = row.flops or row.moved_bytes or math.inf
         device.observe(f"{ceiling}_below_floor", 1 - work / row.median_s / floor)
-    _observe(device, row.telemetry)
-
-
-def floor_of(slug: str, row: Record) -> float | None:
-    """Return the rate below which a row is slow on this GPU, whatever its peers; None if unknown.
-
-    FLOP/s of a matmul from its published rate, bytes/s of a copy from the datasheet.
-    """
-    shares = DATA["floor"]
-    if row.op == "copy" and slug in gpu_files():  # a CPU needs no table of GPUs
-        gpu = load_gpus().get(slug)
-        bandwidth = gpu.memory_bandwidth_bytes_per_s if gpu else None
-        return bandwidth and bandwidth * float(shares["copy_of_datasheet"])
-    published = DATA["published"].get(slug, {}).get(row.dtype)
-    if row.op == "matmul" and published:
-        return float(published * shares["matmul_of_published"])
-    return None
-
-
-def _observe(device: Device, telemetry: Object) -> None:
     shares: Object = {}
     for key in ("throttle", "host_throttle"):
-        part = telemetry.get(key)
+        part = row.telemetry.get(key)
         shares |= part if isinstance(part, dict) else {}
-    events = telemetry.get("clock_events")
+    events = row.telemetry.get("clock_events")
     for fact, names in DATA["throttle"].items():
         for name in names:
             if finite(shares.get(name)) is not None:
@@ -332,24 +316,26 @@ def _observe(device: Device, telemetry: Object) -> None:
             elif isinstance(events, list):
                 device.observe(fact, name in events)
     for name in ("generation", "width"):
-        value = finite(telemetry.get(f"link_{name}"))
+        value = finite(row.telemetry.get(f"link_{name}"))
         full = finite((device.fleet.health or {}).get(f"link_{name}_max"))
         if value and full:
             device.observe(f"link_{name}_lost", 1 - value / full)
-    device.observe("pcie_replays", telemetry.get("pcie_replays"))
+    device.observe("pcie_replays", row.telemetry.get("pcie_replays"))
 
 
-def _missing(devices: Sequence[Device]) -> Iterator[Device]:
-    """Yield a device without readings for each rank of a run that has no file."""
-    launches: dict[tuple[int, str], dict[int, Device]] = defaultdict(dict)
-    for device in devices:
-        rank = device.fleet
-        size = rank.world_size or 1
-        # A launch within a node has ranks 0 to `size` - 1, as that of another node may have.
-        launches[size, rank.node if size == rank.local_world_size else ""][rank.rank] = device
-    for (size, node), launch in launches.items():
-        for absent in set(range(size)) - launch.keys():
-            near = launch.get(absent - 1, next(iter(launch.values())))
-            fleet = Rank(absent, node or near.fleet.node, size)
-            failures = ["no file of this rank"]
-            yield replace(near, uuid=None, fleet=fleet, readings={}, facts={}, failures=failures)
+def floor_of(about: Object, row: Record) -> float | None:
+    """Return the rate below which a row is slow on a GPU, whatever its peers; None if unknown.
+
+    FLOP/s of a matmul from its published rate, bytes/s of a copy from the datasheet.
+    """
+    shares = DATA["floor"]
+    if row.op == "copy" and about["type"] != "cpu":
+        from roofline.gpu_table import load_gpus
+
+        gpu = load_gpus().get(about["slug"])
+        bandwidth = gpu.memory_bandwidth_bytes_per_s if gpu else None
+        return bandwidth and bandwidth * float(shares["copy_of_datasheet"])
+    published = DATA["published"].get(about["slug"], {}).get(row.dtype)
+    if row.op == "matmul" and published:
+        return float(published * shares["matmul_of_published"])
+    return None

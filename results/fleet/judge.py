@@ -13,7 +13,7 @@ from itertools import chain
 from statistics import median, median_low
 from typing import Any
 
-from results.fleet.devices import DATA, DAY_S, Device, Earlier, Metric, Reading, middle_of
+from results.fleet.devices import DATA, DAY_S, FLOORS, Device, Earlier, Metric, Reading, middle_of
 from results.stats.samples import PeerSpread
 
 OK = "ok"
@@ -177,7 +177,7 @@ def _found(
             for name, value in values.items():
                 row = rows[name]
                 p_value = 1.0
-                if max(value - spread.center, row.rate) + row.above <= row.floor:
+                if max(value - spread.center, row.rate) + row.above <= FLOORS[metric.ceiling]:
                     p_value = spread.p_value(value + row.above)
                 test = (group, metric, kind, name)
                 p_values[test].append(p_value)
@@ -206,7 +206,6 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> list[Finding]:
             groups[device.group].append(index)
     for members in groups.values():
         _add_facts(findings, devices, members)
-        _add_lost([devices[index] for index in members])
     tables = _tables(dict(enumerate(devices)))
     nodes = list(_slow_nodes(tables, findings))
     slow_nodes = {finding.node for finding in nodes}
@@ -232,7 +231,9 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> list[Finding]:
 def _add_facts(
     findings: Sequence[Finding], devices: Sequence[Device], members: Collection[int]
 ) -> None:
-    """Add the facts of comparable devices, relative to their peers if `rules.toml` says so."""
+    """Add the facts of comparable devices, relative to their peers if `rules.toml` says so. Rows
+    that half of them have are failures of those without.
+    """
     versions: Counter[tuple[str, str]] = Counter()
     for index in members:
         versions.update(devices[index].software.items())
@@ -245,15 +246,12 @@ def _add_facts(
         for name, value in devices[index].facts.items():
             is_relative = name in DATA["facts"]["relative"]
             own[name] = value - peers[name] if is_relative else value
-
-
-def _add_lost(members: Sequence[Device]) -> None:
-    """Add the rows that half of comparable devices have to the failures of those without them."""
-    counts: Counter[tuple[Metric, str]] = Counter()
-    for device in members:
-        counts.update(device.readings.keys())
-    common = [key for key in sorted(counts, key=str) if 2 * counts[key] >= len(members)]
-    for device in members:
+    rows: Counter[tuple[Metric, str]] = Counter()
+    for index in members:
+        rows.update(devices[index].readings.keys())
+    common = [key for key in sorted(rows, key=str) if 2 * rows[key] >= len(members)]
+    for index in members:
+        device = devices[index]
         lost: dict[str, None] = {}
         for metric, phase in common:
             if (metric, phase) not in device.readings:
@@ -327,11 +325,12 @@ def _below(rows: Sequence[Reading]) -> tuple[set[Metric], set[Metric]]:
     low = set()
     wide = set()
     for row in rows:
-        if row.ends[0] >= -row.floor:
+        floor = FLOORS[row.metric.ceiling]
+        if row.rate - row.below >= -floor:
             faster.add(row.metric)
-        if row.mean > row.floor:
+        if row.mean > floor:
             steady.add(row.metric)
-        if row.ends[1] <= row.floor:
+        if row.rate + row.above <= floor:
             low.add(row.metric)
         if (row.below + row.above) / 2 > LIMITS["unstable_half_width"]:
             wide.add(row.metric)

@@ -29,7 +29,7 @@ def _entry(finding: Finding) -> Object:
         "fell": finding.fell,
         "deviation": row and _share(row.rate),
         "deviation_per_clock": row and _share(row.per_clock),
-        "ci95": row and list(map(_share, row.ends)),
+        "ci95": row and [_share(row.rate - row.below), _share(row.rate + row.above)],
         "cause": rule and rule.cause,
         "evidence": finding.evidence,
         "severity": finding.severity,

@@ -44,6 +44,8 @@ NOTHING = ("", "-")
 """Cells that are omitted from the notes."""
 SILENT = {*NOTHING, "0", "0%"}
 """Cells of a column that says nothing."""
+NEW_LINE = ("\n", "")
+"""End of a line, with its style."""
 LINE = '<div style="white-space: pre-wrap; min-height: 0.6em">{}</div>'
 
 
@@ -173,7 +175,10 @@ def print_grid(
     cells of the titles in `heads` become headings of the rows that share them, and with a `hint`,
     which says where they are, numbers that do not fit are omitted.
     """
-    shown = list(map(_printable, columns))
+    shown = []
+    for column in columns:
+        cells = list(map(printable, column.cells))
+        shown.append(replace(column, title=printable(column.title), cells=cells))
     below = list(map(printable, notes)) if any(notes) else []
     if isinstance(console, HtmlPage):
         console.add_table(shown, below, notes_title)
@@ -193,8 +198,8 @@ def print_grid(
     moved = [column for column in leaving if column not in omitted]
     lines = []
     for row in range(len(headings)):
-        cells = [(column.title, column.cells[row]) for column in moved]
-        words = [f"{title} {cell}" for title, cell in cells if cell not in NOTHING]
+        named = [(column.title, column.cells[row]) for column in moved]
+        words = [f"{title} {cell}" for title, cell in named if cell not in NOTHING]
         lines.append("; ".join(filter(None, [*words, below[row] if below else ""])))
     _print_rows(console, staying, headings, lines)
     if omitted:
@@ -227,10 +232,6 @@ def width_of(columns: Sequence[Column]) -> int:
     return cell_len(GAP.join(column.padded[0] for column in columns))
 
 
-def _printable(column: Column) -> Column:
-    return replace(column, title=printable(column.title), cells=list(map(printable, column.cells)))
-
-
 def _with_headings(
     columns: Sequence[Column], heads: Sequence[str]
 ) -> tuple[list[Column], list[str]]:
@@ -255,33 +256,27 @@ def _print_rows(
 ) -> None:
     from rich.segment import Segment, Segments
 
-    def add_line(text: str, style: str) -> None:
-        segments.extend([Segment(text, console.get_style(style)), Segment.line()])
-
-    segments = []
     titles, *rows = zip(*(column.padded for column in columns), strict=True)
-    add_line(GAP.join(titles).rstrip(), "bold")
+    pieces = [(GAP.join(titles).rstrip(), "bold"), NEW_LINE]
     if console.width < WIDE:
-        add_line("─" * width_of(columns), "")
+        pieces += [("─" * width_of(columns), ""), NEW_LINE]
     for row, cells in enumerate(rows):
         if headings and headings[row]:
-            add_line(headings[row], "bold")
+            pieces += [(headings[row], "bold"), NEW_LINE]
         text = GAP.join(cells).rstrip()
         start = 0
         done = 0
         for column, cell in zip(columns, cells, strict=True):
             end = start + len(cell)
             if column.styles and column.styles[row]:
-                segments += [
-                    Segment(text[done:start]),
-                    Segment(text[start:end], console.get_style(column.styles[row])),
-                ]
+                pieces += [(text[done:start], ""), (text[start:end], column.styles[row])]
                 done = end
             start = end + len(GAP)
-        add_line(text[done:], "")
+        pieces += [(text[done:], ""), NEW_LINE]
         if notes:
             for line in textwrap.wrap(notes[row], console.width - len(INDENT), **WHOLE_WORDS):
-                add_line(INDENT + line, "dim")
+                pieces += [(INDENT + line, "dim"), NEW_LINE]
+    segments = [Segment(text, console.get_style(style)) for text, style in pieces]
     console.print(Segments(segments), end="", soft_wrap=True)
 
 

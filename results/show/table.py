@@ -21,7 +21,7 @@ from results.show.grid import (
 from results.show.rows import COLUMNS, document, flat_rows
 from results.show.terminal import printable
 from results.show.units import ABSENT, duration, format_half_width, number, percent, quantity
-from roofline.limits import LIMITS
+from roofline.limits import ROOFS
 from roofline.model import judged
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ ALWAYS = {
 }
 """Columns that are shown even if empty."""
 
-ROOFS = {limit.name for limit in LIMITS if limit.is_roof}
+ROOF_NAMES = {roof.name for roof in ROOFS}
 
 
 Render = Callable[[Environment, Sequence[Record], "Console"], None]
@@ -186,7 +186,7 @@ def _cells(record: Record, score: Score, unit: tuple[float, str], options: Itera
     is_measured = score["peak_kind"] == score["bandwidth_kind"] == "measured"
     of_measured = None if is_measured else score["measured_pct"]
     bound = score["bound"] or ABSENT
-    if score["held_back_by"] and bound in ROOFS:
+    if score["held_back_by"] and bound in ROOF_NAMES:
         bound += " side"
     cells = {
         "op": Cell(record.op),

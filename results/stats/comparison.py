@@ -122,9 +122,9 @@ class Comparison:
     rows."""
     degrees: float = 1.0
     """Degrees of freedom behind the interval."""
-    is_bound: bool = False
-    """Whether only a bound of the ratio is known, because other work took time from the samples:
-    the true ratio is the end of the interval nearer to 1, or further from 1."""
+    bound: str = ""
+    """`at least ` or `at most ` if only a bound of the ratio is known, because other work took time
+    from the samples: the true ratio is the end of the interval nearer to 1, or further from 1."""
 
     @classmethod
     def of(
@@ -140,7 +140,7 @@ class Comparison:
         """Return the comparison for the 95 % interval of the logarithm of a ratio.
 
         `count` is the number of pairs, or of samples of the shorter side. `halves_in_ranks`: half
-        widths between center and margin, counted in samples.
+        widths between center and margin, counted in samples, which matter for heavy tails.
         """
         ends = (math.exp(interval.low), math.exp(min(interval.high, MAX_LOG)))
         reason = _reason(*ends, margin, remedy)
@@ -148,10 +148,21 @@ class Comparison:
             factor = math.exp(drift)
             shown = f"a factor of {factor:.2g}"
             if factor > MAX_SHOWN:
-                shown = f"more than {MAX_SHOWN} times"
+                shown = f"a factor above {MAX_SHOWN}"
             elif factor < 2:
                 shown = f"±{100 * (factor - 1):.2g} %"
             reason += f"; {shown} is the spread between measurements"
+        p_value = 1.0
+        distance = abs(interval.center) - math.log1p(margin)
+        if distance > 0:
+            from scipy.special import stdtr
+
+            half = interval.center - interval.low
+            if interval.center < 0:
+                half = interval.high - interval.center
+            halves = min(distance / half if half > 0 else math.inf, halves_in_ranks)
+            deviate = halves * student_t(interval.degrees)
+            p_value = float(2 * stdtr(interval.degrees, -deviate))
         compared = cls(
             ratio=math.exp(interval.center),
             ci95=ends,
@@ -159,7 +170,7 @@ class Comparison:
             reason=reason,
             pairs=count,
             margin=margin,
-            p_value=_p_value(interval, math.log1p(margin), halves_in_ranks),
+            p_value=p_value,
             drift=drift,
             degrees=interval.degrees,
         )
@@ -176,32 +187,8 @@ class Comparison:
             return compared.unsure(f", but {few}")
         return compared
 
-    @property
-    def bound(self) -> str:
-        """What to print before the bound: `at least `, `at most ` or nothing."""
-        if not self.is_bound:
-            return ""
-        return "at least " if self.ratio > 1 else "at most "
-
     def unsure(self, reason: str) -> Comparison:
-        return replace(
-            self, verdict=UNSURE, reason=self.reason + reason, p_value=1.0, is_bound=False
-        )
-
-
-def _p_value(interval: Interval, margin: float, halves_in_ranks: float) -> float:
-    """Return `Comparison.p_value`; for heavy tails, the samples between center and margin count
-    too.
-    """
-    center = interval.center
-    distance = abs(center) - margin
-    if distance <= 0:
-        return 1.0
-    from scipy.special import stdtr
-
-    half = center - interval.low if center > 0 else interval.high - center
-    halves = min(distance / half if half > 0 else math.inf, halves_in_ranks)
-    return float(2 * stdtr(interval.degrees, -halves * student_t(interval.degrees)))
+        return replace(self, verdict=UNSURE, reason=self.reason + reason, p_value=1.0, bound="")
 
 
 def is_beyond_disturbance(ci95: tuple[float, float], margin: float) -> bool:
@@ -239,11 +226,12 @@ def _reason(low: float, high: float, margin: float, remedy: str) -> str:
         return f"{between}: all of it beyond {allowed}"
     if verdict == SAME:
         return f"{between}: all of it within {allowed}"
+    text = f"{between}: wider than {allowed}, possibly no difference"
     if high > TOO_NOISY * low:
-        return f"too noisy; {remedy}"
-    if low > 1 or high < 1:
-        return f"{between}: different, but possibly within {allowed}; {remedy}"
-    return f"{between}: wider than {allowed}, possibly no difference; {remedy}"
+        text = "too noisy"
+    elif low > 1 or high < 1:
+        text = f"{between}: different, but possibly within {allowed}"
+    return f"{text}; {remedy}" if remedy else text
 
 
 def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[float, float]] | None:
@@ -257,7 +245,7 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[floa
     benchmark results, CACM 29 (1986) 218; for the interval see `compare_sides`.
     """
     known = [compared for compared in comparisons if compared.ci95 != UNKNOWN]
-    if not known or any(compared.is_bound for compared in comparisons):
+    if not known or any(compared.bound for compared in comparisons):
         return None
     count = len(known)
     center = math.fsum(math.log(compared.ratio) for compared in known) / count
@@ -366,7 +354,7 @@ def judge_rounds(
         f"time at least {100 * abs(shown - 1):.2f} % {word}: beyond the margin of "
         f"{100 * margin:g} % in each half of the rounds"
     )
-    return replace(compared, is_bound=True, reason=reason)
+    return replace(compared, bound="at least " if is_slower else "at most ", reason=reason)
 
 
 def times_longer(compared: Comparison) -> float | None:
@@ -471,12 +459,16 @@ def compare_sides(
         above = math.hypot(above, between)
     center = candidate.center - baseline.center
     samples = min(baseline.samples, candidate.samples)
-    remedy = MORE_RUNS if between > (below + above) / 2 * MIN_SPREAD_SHARE else MORE_SAMPLES
+    remedy = MORE_SAMPLES
+    if spread is None or not spread.has_runs:
+        remedy = ""  # whatever the interval, only more runs help
+    elif between > (below + above) / 2 * MIN_SPREAD_SHARE:
+        remedy = MORE_RUNS
     interval = Interval(center, center - below, center + above, degrees)
     compared = Comparison.of(interval, samples, margin, drift=between, remedy=remedy)
     if samples < MIN_PAIRS:  # the range of a few samples is not a 95 % interval
         return replace(compared, ci95=UNKNOWN, drift=0.0)
-    if spread is None or not spread.has_runs:
+    if not remedy:
         return compared.unsure(
             f", but the spread between runs of the same code is unknown; {MORE_RUNS}"
         )

@@ -11,11 +11,10 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
-from results.record import Object
+from results.record import Object, unix_time
 from results.show.terminal import ADVANCED, Parser, reason_of
 from results.store.runfile import (
     RUN_ID,
@@ -99,12 +98,6 @@ def list_runs(directory: Path | None = None, counts_records: bool = True) -> lis
             )
         )
     return sorted(summaries, key=lambda run: (run.started_s, run.run_id), reverse=True)
-
-
-def unix_time(text: str) -> float:
-    """Parse an ISO 8601 date or time, UTC by default, into Unix time."""
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _names(run: RunSummary) -> tuple[str, ...]:

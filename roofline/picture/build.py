@@ -11,6 +11,7 @@ from results.record import Record
 from results.show.picture import INK, SERIES_COLORS
 from results.show.profile import op_of
 from results.show.terminal import one_line
+from roofline.limits import ROOFS
 from roofline.machine import KINDS, Ceiling, Machine, judging, machines_of
 from roofline.model import judge, limits_s, ridge_intensity
 from roofline.picture.scene import (
@@ -103,7 +104,7 @@ def _point(
         if share is None and record.ci95_s:
             ends_s = list(record.ci95_s)
         high, low = (record.flops / (end_s or math.nan) for end_s in ends_s)
-        limits = limits_s(record, ceilings.limits)
+        limits = limits_s(record, ceilings)
     except ArithmeticError:
         return "with impossible values"
     values = (judged.intensity, judged.flops_per_s, low, high)
@@ -115,7 +116,7 @@ def _point(
     point.excess = judged.excess
     if limits:
         longest_s = max(limits.values())
-        if longest_s > max(limits[roof.name] for roof in ceilings.roofs):
+        if longest_s > max(limits[roof.name] for roof in ROOFS):
             point.cap = record.flops / longest_s
     return point
 
@@ -205,8 +206,8 @@ def _judging(known: Machine, records: Sequence[Record]) -> list[Ceiling]:
     """Return the ceilings of the roofs that limit some of these records."""
     judging: dict[Ceiling, None] = {}
     for record in records:
-        for roof in known.roofs:
-            work, ceilings = roof.of(record)
+        for roof in ROOFS:
+            work, ceilings = roof.of(record, known)
             if work:
                 judging |= dict.fromkeys(ceilings[:1])
     return list(judging)

@@ -193,7 +193,7 @@ def test_the_geometric_mean_and_its_interval():
     few = compare_unpaired([1.0], [9.0])
     assert geometric_mean([*rows, few]) == (ratio, (low, high))
     assert geometric_mean([few]) is None
-    assert geometric_mean([*rows, replace(rows[0], is_bound=True)]) is None
+    assert geometric_mean([*rows, replace(rows[0], bound="at least ")]) is None
 
 
 @pytest.mark.exhaustive

@@ -29,6 +29,7 @@ from results.stats.comparison import (
 )
 from results.stats.samples import (
     RUNS,
+    VISITS,
     Z_975,
     Interval,
     PeerSpread,
@@ -127,6 +128,24 @@ def test_advice_is_for_the_larger_part_of_the_interval(between, remedy):
     deviation = between / (stats.t.ppf(0.975, 5) * math.sqrt(2))
     compared = compare_sides(exact, noisy, spread=Spread(deviation, 5, RUNS))
     assert f"; {remedy}; " in compared.reason
+
+
+@pytest.mark.parametrize(
+    ("spread", "words"),
+    [
+        (None, ": wider than the margin of 1 %, possibly no difference"),
+        (
+            Spread(2.0, 5, VISITS, False),
+            "too noisy; a factor above 100 is the spread between measurements",
+        ),
+    ],
+)
+def test_if_the_spread_between_runs_is_unknown_that_is_the_only_advice(spread, words):
+    side = SideMean(0.0, below=0.03, above=0.03, degrees=10, samples=40)
+    unknown = "but the spread between runs of the same code is unknown"
+    reason = compare_sides(side, side, spread=spread).reason
+    assert reason.endswith(f"{words}, {unknown}; {MORE_RUNS}")
+    assert reason.count(MORE_RUNS) == 1
 
 
 def test_sides_without_scatter_have_the_degrees_of_both():

@@ -5,8 +5,7 @@ import json
 import pytest
 from msgspec import structs
 
-from results.compare.earlier import code_of, is_same_code
-from results.compare.sides import Side
+from results.compare.sides import Side, code_of
 from results.compare.turns import cycles_ratio, rounds_of, shared_rounds
 from results.record import DEFINITION_PREFIX, Record, RecordError, Rounds
 
@@ -103,9 +102,10 @@ KNOWN = {"op_sha256": DEFINITION, "provider": "torch"}
     ],
 )
 def test_same_code_has_equal_hashes_and_is_known(side, before, after, git, is_same):
-    sides = side(before, git=CLEAN), side(before | after, git=CLEAN | git)
-    assert is_same_code(*sides) is is_same
-    assert is_same_code(*sides[::-1]) is is_same
+    first = side(before, git=CLEAN).code
+    second = side(before | after, git=CLEAN | git).code
+    assert (first.is_known and first == second) is is_same
+    assert (second.is_known and first == second) is is_same
 
 
 SHARED = Rounds(

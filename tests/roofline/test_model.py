@@ -117,7 +117,7 @@ def test_a_profile_row_of_n_calls_has_n_launch_floors(count, launch_s):
     memory_s = 3 * 2**21 / BANDWIDTH
     times_s = {"compute": compute_s, "memory": memory_s, "launch": launch_s}
     times_s |= {"cache": 0.0, "link": 0.0}
-    assert limits_s(row, known.limits) == pytest.approx(times_s)
+    assert limits_s(row, known) == pytest.approx(times_s)
     slow = record(count=count, median_s=2 * launch_s)
     assert judge(slow, known).bound == "launch"
     assert judge(slow, known).held_back_by is None  # it reaches half of that floor
@@ -322,7 +322,7 @@ def test_a_warm_row_within_the_cache_is_judged_by_the_cache():
     assert (found.bound, found.excess, found.held_back_by) == ("cache", None, None)
     assert (found.roofline_pct, found.measured_pct) == pytest.approx((50, 50))
     assert found.mbu == pytest.approx(2.5)  # of the memory, as for any row
-    times_s = limits_s(warm(), cached().limits)
+    times_s = limits_s(warm(), cached())
     assert times_s == pytest.approx(
         {"compute": 2**17 / 1e12, "memory": 0, "cache": 2**19 / 100e9, "link": 0, "launch": 0}
     )

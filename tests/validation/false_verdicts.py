@@ -111,7 +111,7 @@ def measured(row, device, seed, budget_s):
         "verdict": found.compared.verdict,
         "ratio": found.ratio,
         "ci95": found.ci95,
-        "is_bound": found.compared.is_bound,
+        "is_bound": bool(found.compared.bound),
         "reason": found.reason,
         "launch_s": verdicts.records[0].median_s,
         "seconds": time.perf_counter() - began,

@@ -53,9 +53,9 @@ CONCEPTS = {
                 "cycles_verdict compare compare_live compare_apart _compare_interleaved "
                 "with_flags _may_wait"
             ),
-            "results/compare/earlier.py": ("code_of is_same_code SavedRuns"),
+            "results/compare/earlier.py": "SavedRuns",
             "results/compare/output.py": "exit_code",
-            "results/compare/sides.py": "Side",
+            "results/compare/sides.py": "code_of Side",
             "results/compare/turns.py": "",
         },
         [

@@ -15,6 +15,7 @@ from bench.harness.timing.samplers import MAX_SPIN_S, wanted_spin_s
 from results.record import Record
 from results.show.units import number
 from results.stats.samples import drift, half_width, outlier_count, two_modes
+from roofline.limits import ROOFS
 from roofline.machine import Ceiling, Machine
 
 MIN_TICKS_PER_SAMPLE = 50
@@ -237,8 +238,8 @@ def roofs(record: Record, ceilings: Machine) -> list[tuple[int, Ceiling]]:
     known.
     """
     pairs: list[tuple[int, Ceiling]] = []
-    for roof in ceilings.roofs:
-        count, known = roof.of(record)
+    for roof in ROOFS:
+        count, known = roof.of(record, ceilings)
         if count:
             pairs += [(count, ceiling) for ceiling in known[:1]]
     return pairs
@@ -330,8 +331,8 @@ def above_roof(record: Record, ceilings: Machine, is_from_cache: bool) -> Flag |
     nothing about the ceiling.
     """
     assert record.median_s is not None
-    for roof in ceilings.roofs:
-        count, known = roof.of(record)
+    for roof in ROOFS:
+        count, known = roof.of(record, ceilings)
         for ceiling in known:
             reached = (count or 0) / record.median_s / ceiling.value
             is_explained = is_from_cache and roof.unit == "B/s"
