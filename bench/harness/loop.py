@@ -94,10 +94,11 @@ def check_user_kernels(rows: Sequence[Row], run: Run) -> list[Row]:
 def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> None:
     """Visit all rows `VISITS` times; records are saved after each visit."""
     budget = Budget(run.device, rows[0].settings, run.deadline, len(rows))
+    began = clock.now()
     if run.device.is_gpu:
         for name, reason in compile_rows(rows, run.device).items():
             run.progress.note(f"{name} does not compile: {reason}")
-    run.progress.expect(len(rows) * VISITS, budget.left_s)
+    run.progress.expect(len(rows) * VISITS, run.deadline)
     kept = Kept(run.device)
     measured = first_visits(run, rows, budget, may_reorder, kept)
     late = len(rows) - len(measured)
@@ -111,7 +112,7 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
             for line in [*describe(record), *output]:
                 run.progress.note(line)
     if late:
-        enough = f"use --budget {budget.enough_s(len(measured))} for about all"
+        enough = f"use --budget {budget.enough_s(len(measured), clock.now() - began)} for about all"
         run.progress.note(f"no time was left for {late} of {len(rows)} rows; {enough}")
 
 
@@ -125,13 +126,13 @@ def first_visits(
         row = waiting.popleft()
         expected_s = 0.0
         share = 1
-        if run.deadline is not None:
+        if run.deadline < math.inf:
             if not row.refused and budget.has_time() and release(run.device):
                 expected_s = budget.expected_s(row)
             share = budget.sharing(len(measured)) + (VISITS - 1) * len(rows)
         if may_reorder and put_off(row, waiting, budget, len(measured), expected_s):
             continue
-        if run.deadline is not None and not (row.refused or budget.has_time(expected_s)):
+        if not (row.refused or budget.has_time(expected_s)):
             run.keep(replace(row.blank(), reason=out_of_time(row.settings.budget_s)))
             continue
         began = clock.now()
@@ -307,7 +308,7 @@ def measure_scenarios(run: Run, rows: Sequence[tuple[Record, Measure]], others: 
     same budget.
     """
     budget = Budget(run.device, run.settings, run.deadline, len(rows) + others)
-    run.progress.expect(len(rows), budget.left_s)
+    run.progress.expect(len(rows), run.deadline)
     for done, (blank, measure) in enumerate(rows):
         if not (blank.reason or budget.has_time()):
             run.keep(replace(blank, reason=out_of_time(run.settings.budget_s)))

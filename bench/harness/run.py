@@ -4,6 +4,7 @@ shown of them.
 
 from __future__ import annotations
 
+import math
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,7 +53,7 @@ class Progress:
         self._quiet = quiet
         self._is_live = not quiet and sys.stderr.isatty()
         self._total = self._done = 0
-        self._left_s: Callable[[], float | None] = lambda: None
+        self._deadline = math.inf
         self._bar: Any = None
 
     def _redraw(self, **changes: Any) -> None:
@@ -81,24 +82,23 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def expect(self, rows: int, left_s: Callable[[], float | None] = lambda: None) -> None:
-        """Set the number of rows; `left_s` returns the seconds left of the budget, None if there is
-        none.
-
-        Without a budget, the rows so far give an estimate.
+    def expect(self, rows: int, deadline: float = math.inf) -> None:
+        """Set the number of rows, and when the budget is spent; without a budget, the rows so far
+        give an estimate.
         """
         self._total = rows
         self._done = 0
-        self._left_s = left_s
+        self._deadline = deadline
         self._began = clock.now()
         if self._is_live and rows:
             self._redraw(total=rows, completed=0)
 
     def say(self, text: str) -> None:
         """Show the current work."""
-        left_s = self._left_s()
-        left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
-        if left_s is None and self._done:
+        left = ""
+        if self._deadline < math.inf:
+            left = f", {max(0.0, self._deadline - clock.now()):.0f} s left"
+        elif self._done:
             others_s = (clock.now() - self._began) / self._done * (self._total - self._done)
             left = f", about {others_s:.0f} s left" if others_s >= MIN_LEFT_S else ""
         if self._is_live:
@@ -127,7 +127,7 @@ class Run(AbstractContextManager["Run"]):
         run = Run(settings, "bench.matmul", "matmul", device, argv)
         with run:                        # progress on stderr: run.progress.say, .note, .advance
             run.start(dtypes)            # ceilings, environment line, run file; starts the budget
-            run.progress.expect(len(rows), run.share_s)
+            run.progress.expect(len(rows), run.deadline)
             for row in rows:
                 run.keep(measure(row))   # on disk when it returns
             run.judge_again()            # on a CPU: measures ceilings again that records exceed
@@ -137,9 +137,8 @@ class Run(AbstractContextManager["Run"]):
     sets `is_interrupted`; `conclude` shows the records so far and returns 130.
 
     After `start`, `ceilings` are complete, `environment` is set, and `deadline` is a reading of
-    `clock.now` if there is a budget. `saved` are the options of the environment line, which may be
-    replaced before `start`. `problem` is the error that stopped writing to the run
-    file.
+    `clock.now`, infinite without a budget. `saved` are the options of the environment line, which
+    may be replaced before `start`. `problem` is the error that stopped writing to the run file.
     """
 
     environment: Environment
@@ -173,7 +172,7 @@ class Run(AbstractContextManager["Run"]):
         self.is_interrupted = False
         self.writer: RunWriter | None = None
         self.problem: StoreError | None = None
-        self.deadline: float | None = None
+        self.deadline = math.inf
         self.has_started = False
         self._command = command
         self._name = name
@@ -236,13 +235,11 @@ class Run(AbstractContextManager["Run"]):
         self.environment = environment
         self.has_started = True
         self._started_s = clock.now()
-        budget_s = self.settings.budget_s
-        self.deadline = None if budget_s is None else self._started_s + budget_s
+        if self.settings.budget_s is not None:
+            self.deadline = self._started_s + self.settings.budget_s
 
-    def share_s(self, rows: int = 1) -> float | None:
-        """Return the seconds left of the budget, divided by `rows`; None if there is no budget."""
-        if self.deadline is None:
-            return None
+    def share_s(self, rows: int = 1) -> float:
+        """Return the seconds left of the budget, divided by `rows`."""
         return max(0.0, self.deadline - clock.now()) / rows
 
     def keep(self, record: Record, replaces: Record | None = None) -> Record:

@@ -6,6 +6,7 @@ and the run goes on.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -66,7 +67,7 @@ def measure_row(
     device: Device,
     ceilings: Machine | None = None,
     limits: Limits | None = None,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     rows_left: int = 1,
     kept: Kept | None = None,
 ) -> Record:
@@ -84,7 +85,6 @@ def measure_row(
     errors = BaseException if is_user_kernel(row.provider) else Exception
     for provider in (row.provider, *row.stand_ins):
         candidate = replace(row, provider=provider)
-        left_s = None
         try:
             again = kept.of(row) if kept else None
             if again and not device.is_gpu:
@@ -93,9 +93,8 @@ def measure_row(
             if isinstance(ready, Record):
                 record = ready
             else:
-                if deadline is not None:
-                    left_s = deadline - clock.now()
-                    left_s = min(left_s / rows_left, max(0.0, left_s - ready.check_s))
+                left_s = deadline - clock.now()
+                left_s = min(left_s / rows_left, max(0.0, left_s - ready.check_s))
                 until = limits or LIMITS[device.type]
                 flops = row.op.work(row.case).flops
                 with numerics(row.case.dtype):
@@ -199,7 +198,7 @@ class Kept:
 def prepare(
     row: Row,
     device: Device,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     copies: tuple[list[InputSet], str] | None = None,
 ) -> Ready | Record:
     """Make the inputs, call the provider and verify its result; return the row's record if the row
@@ -259,7 +258,7 @@ def prepare(
             verified={"before": before.to_dict()},
         )
     ready = clock.now()
-    if deadline is not None and ready + check_s > deadline:
+    if ready + check_s > deadline:
         return replace(
             row.blank(), reason=out_of_time(row.settings.budget_s, ready + check_s - deadline)
         )
@@ -377,7 +376,7 @@ def take_samples(
     device: Device,
     limits: Limits,
     flops: int | None = None,
-    left_s: float | None = None,
+    left_s: float = math.inf,
     prepared_s: float = 0.0,
     replay: ReplayCheck | None = None,
     is_capturable: bool = True,
@@ -462,7 +461,7 @@ def sample_steps(
     step: samplers.Call,
     cache: str,
     device: Device,
-    left_s: float | None = None,
+    left_s: float = math.inf,
     launches_per_sample: int = 1,
 ) -> Samples:
     """Time a step by the host's clock, because it includes work of the host.
@@ -489,7 +488,7 @@ def sampling_limits(
     device: Device,
     launch_s: float,
     overhead_s: float = 0.0,
-    left_s: float | None = None,
+    left_s: float = math.inf,
 ) -> Limits:
     """Return the limits for launches of about `launch_s` seconds, in a row that takes `overhead_s`
     besides sampling.
@@ -499,8 +498,6 @@ def sampling_limits(
         if device.is_gpu:
             min_s = min(min_s, limits.cap_s)
         limits = replace(limits, min_time_s=min_s, cap_s=max(limits.cap_s, min_s))
-    if left_s is None:
-        return limits
     cap_s = min(limits.cap_s, max(0.0, left_s))
     return replace(limits, cap_s=cap_s, min_time_s=min(limits.min_time_s, cap_s))
 

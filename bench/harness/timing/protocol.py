@@ -184,7 +184,7 @@ def settle(
     work: Callable[[], float],
     limits: Limits,
     now: Now = clock.now,
-    left_s: float | None = None,
+    left_s: float = math.inf,
 ) -> Settling:
     """Run `work`, which returns the seconds of its launches, until its time no longer changes, at
     least once.
@@ -197,9 +197,7 @@ def settle(
     """
     start = now()
     times_s: list[float] = []
-    cap_s = limits.warm_up_cap_s
-    if left_s is not None:
-        cap_s = min(cap_s, max(limits.warm_up_s, SETTLING_SHARE * left_s))
+    cap_s = min(limits.warm_up_cap_s, max(limits.warm_up_s, SETTLING_SHARE * left_s))
     while True:
         announce()
         times_s.append(work())
