@@ -99,7 +99,7 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
         for name, reason in compile_rows(rows, run.device).items():
             run.progress.note(f"{name} does not compile: {reason}")
     run.progress.expect(len(rows) * VISITS, run.deadline)
-    kept = Kept(run.device)
+    kept = Kept(run.device.free_bytes())
     measured = first_visits(run, rows, budget, may_reorder, kept)
     late = len(rows) - len(measured)
     for number in range(1, VISITS):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -81,12 +81,13 @@ def measure_row(
     if row.refused is not None:
         return row.refused
     device.use()
+    name = name_of(row.blank())
     passed_over: dict[str, str] = {}
     errors = BaseException if is_user_kernel(row.provider) else Exception
     for provider in (row.provider, *row.stand_ins):
         candidate = replace(row, provider=provider)
         try:
-            again = kept.of(row) if kept else None
+            again = kept.ready.get(name) if kept else None
             if again and not device.is_gpu:
                 again.move()
             ready = again or prepare(candidate, device, deadline)
@@ -113,7 +114,7 @@ def measure_row(
                 record = finish(ready, samples, device, ceilings)
                 if kept is not None and record.status == "ok":
                     ready.samples = samples
-                    kept.add(row, ready)
+                    kept.add(name, ready)
         except ProviderUnavailableError as error:
             passed_over[provider] = str(error)
             continue
@@ -163,36 +164,34 @@ class Ready:
             self.restore = restoring(self.sets)
 
 
+@dataclass
 class Kept:
     """What rows keep for their next visit: copies, compiled function, graph, and a right result.
 
-    They take at most `KEPT_SHARE` of the memory that was free at first.
+    They take at most `KEPT_SHARE` of the memory that was free at first, `free_bytes`.
     """
 
-    def __init__(self, device: Device) -> None:
-        self._limit_bytes = KEPT_SHARE * device.free_bytes()
-        self._ready: dict[str, Ready] = {}
+    free_bytes: int
+    ready: dict[str, Ready] = field(default_factory=dict)
+    """By the name of the row."""
 
     def make_room(self, row: Row, device: Device) -> None:
         """Drop all if the memory may be too short for the copies of a row that is not kept."""
         copies_bytes = COLD_CACHES[device.type] * device.cache_bytes
         copies_bytes += 2 * row.op.work(row.case).bytes
-        if self.of(row) is None and device.free_bytes() < copies_bytes / KEPT_SHARE:
-            self._ready.clear()
+        is_kept = name_of(row.blank()) in self.ready
+        if not is_kept and device.free_bytes() < copies_bytes / KEPT_SHARE:
+            self.ready.clear()
 
-    def of(self, row: Row) -> Ready | None:
-        return self._ready.get(name_of(row.blank()))
-
-    def add(self, row: Row, ready: Ready) -> None:
+    def add(self, name: str, ready: Ready) -> None:
         """Keep a row, unless its checks write new contents into its inputs."""
-        name = name_of(row.blank())
         total_bytes = 0
-        for each in (*self._ready.values(), ready):  # the copies, and as many results
+        for each in (*self.ready.values(), ready):  # the copies, and as many results
             total_bytes += 2 * len(each.sets) * each.row.op.work(each.row.case).bytes
-        is_small = total_bytes <= self._limit_bytes
-        if is_small and name not in self._ready and type(ready.checks) is Checks:
+        is_small = total_bytes <= KEPT_SHARE * self.free_bytes
+        if is_small and name not in self.ready and type(ready.checks) is Checks:
             ready.checks.remember()
-            self._ready[name] = ready
+            self.ready[name] = ready
 
 
 def prepare(
@@ -520,10 +519,11 @@ def undisturbed(
         before = snapshot(device)
         if poller:
             poller.begin()
-        protocol.report(0.0, 0)
+        if protocol.report:
+            protocol.report(0.0, 0)
         begun_s = sampler.untimed_s
         samples = collect(sampler, limits, cache)
-        if not device.is_gpu:
+        if protocol.report and not device.is_gpu:
             protocol.report(samples.total_s + sampler.untimed_s - begun_s, len(samples.samples_s))
         launches = len(samples.samples_s) * samples.launches_per_sample
         polled = []

@@ -124,12 +124,8 @@ def announce(index: int | None = None, runs: bool = True) -> None:
     progress[2] += 1
 
 
-def _report_nothing(sampled_s: float, samples: int) -> None:
-    """Stand in for `report` outside of a worker."""
-
-
-report: Callable[[float, int], object] = _report_nothing
-"""Tells the parent of a worker the sum of all samples since the last call, and their number; 0
+report: Callable[[float, int], object] | None = None
+"""In a worker, tells its parent the sum of all samples since the last call, and their number; 0
 before the first."""
 
 

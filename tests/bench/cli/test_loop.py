@@ -17,6 +17,7 @@ from bench.harness.measure.measure_row import Kept
 from bench.harness.measure.rows import Row, Settings, out_of_time
 from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
+from results.record import name_of
 from roofline.machine import Ceiling, Machine
 from tests.bench.commands import CPU, HALF_SECONDS, Clock, StubRun
 from tests.bench.fake_clock import set_clock
@@ -136,16 +137,16 @@ def test_what_rows_keep_gives_way_to_a_row_that_needs_the_memory(monkeypatch):
     )
     monkeypatch.setattr(Device, "free_bytes", lambda device: 2**26)
     monkeypatch.setattr(Checks, "remember", lambda checks: None)
-    kept = Kept(device)
+    kept = Kept(device.free_bytes())
     for row, copies in ((small, 40), (other, 200)):
         checks = Checks(op, row.case, device)
-        kept.add(row, SimpleNamespace(row=row, sets=range(copies), checks=checks))
-    assert kept.of(small)
-    assert not kept.of(other)  # more than a quarter
+        name = name_of(row.blank())
+        kept.add(name, SimpleNamespace(row=row, sets=range(copies), checks=checks))
+    assert [*kept.ready] == [name_of(small.blank())]  # the other would need more than a quarter
     kept.make_room(other, device)
-    assert kept.of(small)
+    assert kept.ready
     kept.make_room(large, device)
-    assert not kept.of(small)
+    assert not kept.ready
 
 
 def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
@@ -164,9 +165,7 @@ def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
     )
     measured = [(Row(OPS[0], case, "torch", family="matmul"), run.keep(fast))]
     for number in (1, 2):
-        loop.visit_again(
-            run, measured, SimpleNamespace(has_time=lambda: True), number, Kept(run.device)
-        )
+        loop.visit_again(run, measured, SimpleNamespace(has_time=lambda: True), number, Kept(0))
     assert measured[0][1].median_s == 4e-3
     assert measured[0][1].passed_over
     assert "above-roof" not in measured[0][1].flags

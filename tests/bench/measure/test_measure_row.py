@@ -222,7 +222,7 @@ def test_a_later_visit_moves_the_copies_and_verifies_the_result(providers, monke
         torch.add(x, y, out=out).add_(error[0])
 
     providers["wears-out"] = wears_out
-    row, kept = Row(ADD, CASE, "wears-out", family="elementwise"), runner.Kept(CPU)
+    row, kept = Row(ADD, CASE, "wears-out", family="elementwise"), runner.Kept(CPU.free_bytes())
 
     def visit():
         places.append(set())
