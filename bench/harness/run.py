@@ -138,7 +138,8 @@ class Run(AbstractContextManager["Run"]):
 
     After `start`, `ceilings` are complete, `environment` is set, and `deadline` is a reading of
     `clock.now`, infinite without a budget. `saved` are the options of the environment line, which
-    may be replaced before `start`. `problem` is the error that stopped writing to the run file.
+    may be replaced before `start`. `writer` writes the run file; it is None with `--no-save`, and
+    after the error `problem`.
     """
 
     environment: Environment
@@ -178,7 +179,7 @@ class Run(AbstractContextManager["Run"]):
         self._name = name
         self._argv = argv
         self.saved = saved_options(settings) if saved is None else saved
-        self._unsaved = 0
+        self._saved = 0
         self._calibration = MeasuredCeilings(
             device, runs_directory(), self.progress.note, self.progress.say
         )
@@ -198,6 +199,12 @@ class Run(AbstractContextManager["Run"]):
     ) -> bool:
         if self.writer is not None:
             self.writer.close()
+            if not self.writer.path.exists():  # it was removed
+                try:
+                    self.writer.finish(self.environment, self.records)
+                except StoreError as problem:
+                    self.writer = None
+                    self.problem = problem
         self.is_interrupted = self.has_started and isinstance(error, KeyboardInterrupt)
         if self.is_interrupted:
             self.progress.note("interrupted: finished rows are saved")
@@ -228,11 +235,11 @@ class Run(AbstractContextManager["Run"]):
             self._command, self.device, self.ceilings, self.saved, self._argv, is_here
         )
         environment = replace(environment, fleet=dict(fleet or {}), profile=profile)
+        self.environment = environment
         if not self.settings.no_save:
             self.writer = RunWriter.create(environment, self._name, self.settings.output)
         self._dtypes = dtypes or ()
         self._mixes = mixes
-        self.environment = environment
         self.has_started = True
         self._started_s = clock.now()
         if self.settings.budget_s is not None:
@@ -250,15 +257,16 @@ class Run(AbstractContextManager["Run"]):
         if is_user_kernel(record.provider):
             revision = source_git_state(find(record.provider), record.source_sha256)
             record = replace(record, source_git=revision)
-        if self.writer is not None and self.problem is None:
+        if self.writer is not None:
             try:
                 self.writer.append(record)
             except StoreError as error:
+                self.writer.close()
+                self.writer = None
                 self.problem = error
+                self._saved = len(self.records)
                 say(f"records are no longer saved: {error}")
         if replaces is None:
-            if self.problem is not None:
-                self._unsaved += 1
             self.records.append(record)
         else:
             self.records[
@@ -268,7 +276,7 @@ class Run(AbstractContextManager["Run"]):
 
     def rewrite(self) -> None:
         """Write the run file again, with one record per row."""
-        if self.writer is not None and self.problem is None:
+        if self.writer is not None:
             try:
                 self.writer.finish(self.environment, self.records)
             except StoreError as error:
@@ -343,7 +351,7 @@ class Run(AbstractContextManager["Run"]):
 
     def show(self, table: Table) -> Path | None:
         """Print a table and the path of the run file; return the path."""
-        path = self.saved_path()
+        path = self.writer.path if self.writer else None
         saved = f"; the run is saved in {path}" if path else ""
         try:
             text = table.render(self.settings.format)
@@ -365,23 +373,11 @@ class Run(AbstractContextManager["Run"]):
             return WRONG_RESULT
         return OK
 
-    def saved_path(self) -> Path | None:
-        """Return the run file, written again if it was removed; None if it lacks a record."""
-        if self.writer is None:
-            return None
-        if self.problem is None and not self.writer.path.exists():
-            try:
-                self.writer.finish(self.environment, self.records)
-            except StoreError as error:
-                self.problem = error
-                self._unsaved = len(self.records)
-        return None if self.problem else self.writer.path
-
     def raise_if_unsaved(self) -> None:
-        self.saved_path()
         if self.problem is not None:
+            count = len(self.records)
             raise StoreError(
-                f"{self._unsaved} of {len(self.records)} records were not saved: {self.problem}"
+                f"{count - self._saved} of {count} records were not saved: {self.problem}"
             )
 
 
