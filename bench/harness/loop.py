@@ -125,17 +125,16 @@ def first_visits(
     while waiting:
         row = waiting.popleft()
         expected_s = 0.0
-        share = 1
-        if run.deadline < math.inf:
-            if not row.refused and budget.has_time() and release(run.device):
-                expected_s = budget.expected_s(row)
-            share = budget.sharing(len(measured)) + (VISITS - 1) * len(rows)
+        has_budget = run.deadline < math.inf
+        if has_budget and not row.refused and budget.has_time() and release(run.device):
+            expected_s = budget.expected_s(row)
         if may_reorder and put_off(row, waiting, budget, len(measured), expected_s):
             continue
         if not (row.refused or budget.has_time(expected_s)):
             run.keep(replace(row.blank(), reason=out_of_time(row.settings.budget_s)))
             continue
         began = clock.now()
+        share = budget.sharing(len(measured)) + (VISITS - 1) * len(rows)
         record = visit(run, row, budget, share, kept)
         budget.took(record, began, expected_s, row)
         if record.status == "ok":
@@ -156,7 +155,7 @@ def visit_again(
         if not budget.has_time():
             break
         row, record = measured[index]
-        share = len(indices) - done + (VISITS - 1 - number) * len(indices)
+        share = (VISITS - number) * len(indices) - done
         new = visit(run, replace(row, is_again=True), budget, share, kept)
         merged = with_visit(record, new, LIMITS[run.device.type])
         if merged is not record:
