@@ -105,7 +105,6 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
     for number in range(1, VISITS):
         visit_again(run, measured, budget, number, kept)
     del kept  # frees its memory
-    run.rewrite()
     if run.settings.verbose:
         for _, record in measured:
             output = [f"  | {line}" for line in (record.output or "").splitlines()]
@@ -125,16 +124,17 @@ def first_visits(
     while waiting:
         row = waiting.popleft()
         expected_s = 0.0
-        has_budget = run.deadline < math.inf
-        if has_budget and not row.refused and budget.has_time() and release(run.device):
-            expected_s = budget.expected_s(row)
+        share = 1
+        if run.deadline < math.inf:
+            if not row.refused and budget.has_time() and release(run.device):
+                expected_s = budget.expected_s(row)
+            share = budget.sharing(len(measured)) + (VISITS - 1) * len(rows)
         if may_reorder and put_off(row, waiting, budget, len(measured), expected_s):
             continue
         if not (row.refused or budget.has_time(expected_s)):
             run.keep(replace(row.blank(), reason=out_of_time(row.settings.budget_s)))
             continue
         began = clock.now()
-        share = budget.sharing(len(measured)) + (VISITS - 1) * len(rows)
         record = visit(run, row, budget, share, kept)
         budget.took(record, began, expected_s, row)
         if record.status == "ok":

@@ -133,6 +133,8 @@ class Run(AbstractContextManager["Run"]):
             run.judge_again()            # on a CPU: measures ceilings again that records exceed
         return run.conclude()            # prints, plots, names the file; returns the exit code
 
+    The end of the block writes the run file again, with one record per row and the last ceilings.
+
     Ctrl-C before `start` has returned ends the command. Afterwards it ends the `with` block and
     sets `is_interrupted`; `conclude` shows the records so far and returns 130.
 
@@ -197,12 +199,15 @@ class Run(AbstractContextManager["Run"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        if self.has_started:
+            self.environment = replace(self.environment, machine=self.ceilings)
         if self.writer is not None:
-            self.writer.close()
-            if not self.writer.path.exists():  # it was removed
-                try:
-                    self.writer.finish(self.environment, self.records)
-                except StoreError as problem:
+            try:
+                self.writer.finish(self.environment, self.records)
+            except StoreError as problem:
+                if self.writer.path.exists():
+                    say(f"the run file still has a record for each visit of a row: {problem}")
+                else:
                     self.writer = None
                     self.problem = problem
         self.is_interrupted = self.has_started and isinstance(error, KeyboardInterrupt)
@@ -274,14 +279,6 @@ class Run(AbstractContextManager["Run"]):
             ] = record
         return record
 
-    def rewrite(self) -> None:
-        """Write the run file again, with one record per row."""
-        if self.writer is not None:
-            try:
-                self.writer.finish(self.environment, self.records)
-            except StoreError as error:
-                say(f"the run file still has a record for each visit of a row: {error}")
-
     def note_time(self) -> None:
         took_s = clock.now() - self._started_s
         timed_s = sum(
@@ -292,8 +289,7 @@ class Run(AbstractContextManager["Run"]):
             self.progress.note(f"measuring took {took_s:.3g} s, {share}")
 
     def judge_again(self) -> None:
-        """Measure ceilings again that records exceed, evaluate all records against them, and save
-        both.
+        """Measure ceilings again that records exceed, and evaluate all records against them.
 
         Each is measured again once. A record that still exceeds one by a factor of
         `AGAIN_GATE_MARGIN` is invalid, unless its data may have come from the cache. On a GPU
@@ -309,12 +305,10 @@ class Run(AbstractContextManager["Run"]):
             self.ceilings = self._calibration.complete(
                 replace(self.ceilings, note=None), self._dtypes, self._mixes, list(low)
             )
-            self.environment = replace(self.environment, machine=self.ceilings)
             again = {(ceiling.quantity, ceiling.name) for ceiling in low}
             self.records[:] = [
                 judged(record, self.device, self.ceilings, again=again) for record in self.records
             ]
-            self.rewrite()
 
     def conclude(
         self,

@@ -139,9 +139,6 @@ class StubRun:
             self.records = [record if kept is replaces else kept for kept in self.records]
         return record
 
-    def rewrite(self):
-        pass
-
     def share_s(self, rows=1):
         return math.inf
 

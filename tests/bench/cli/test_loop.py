@@ -94,7 +94,10 @@ def test_a_users_file_is_imported_before_the_budget_begins(clock, monkeypatch):
         def start(self, dtypes, mixes):
             self.deadline = clock.now + settings.budget_s
 
-        note_time = judge_again = StubRun.rewrite
+        def note_time(self):
+            pass
+
+        judge_again = note_time
 
     def load_problem(row, device, timeout_s):
         clock.now += 60.0  # the build
