@@ -222,7 +222,7 @@ def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
     target = limits.target_half_width
     samples = Samples(samples_s, 1, "", "", middle, interval, converged, target_half_width=target)
     reasons = {**record.flag_reasons, **visit.flag_reasons}
-    reasons = {name: reason for name, reason in reasons.items() if name != NOT_CONVERGED}
+    reasons.pop(NOT_CONVERGED, None)
     if not converged:
         reasons |= reasons_of([not_converged(samples)])
     return replace(
