@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -106,7 +106,8 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
         visit_again(run, measured, budget, number, kept)
     del kept  # frees its memory
     if run.settings.verbose:
-        for _, record in measured:
+        for index in measured:
+            record = run.records[index]
             output = [f"  | {line}" for line in (record.output or "").splitlines()]
             for line in [*describe(record), *output]:
                 run.progress.note(line)
@@ -117,10 +118,10 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
 
 def first_visits(
     run: Run, rows: Sequence[Row], budget: Budget, may_reorder: bool, kept: Kept
-) -> list[tuple[Row, Record]]:
-    """Visit each row once while there is time; return these rows with their records."""
+) -> dict[int, Row]:
+    """Visit each row once while there is time; return these rows by the index of their record."""
     waiting = deque(rows)
-    measured: list[tuple[Row, Record]] = []
+    measured: dict[int, Row] = {}
     while waiting:
         row = waiting.popleft()
         expected_s = 0.0
@@ -139,7 +140,8 @@ def first_visits(
         budget.took(record, began, expected_s, row)
         if record.status == "ok":
             record = replace(record, visits=(len(record.samples_s),))
-        measured.append((row, run.keep(record)))
+        measured[len(run.records)] = row
+        run.keep(record)
         run.progress.advance()
         for provider, reason in record.passed_over.items():
             run.progress.note(f"{name_of(record)}: {provider} was skipped: {reason}")
@@ -147,21 +149,21 @@ def first_visits(
 
 
 def visit_again(
-    run: Run, measured: list[tuple[Row, Record]], budget: Budget, number: int, kept: Kept
+    run: Run, measured: Mapping[int, Row], budget: Budget, number: int, kept: Kept
 ) -> None:
-    """Visit measured rows again while there is time; update the records in `measured`."""
-    indices = [index for index, (_, record) in enumerate(measured) if record.status == "ok"]
+    """Visit measured rows again while there is time; update their records."""
+    indices = [index for index in measured if run.records[index].status == "ok"]
     for done, index in enumerate(indices):
         if not budget.has_time():
             break
-        row, record = measured[index]
+        row = measured[index]
+        record = run.records[index]
         share = (VISITS - number) * len(indices) - done
         new = visit(run, replace(row, is_again=True), budget, share, kept)
         merged = with_visit(record, new, LIMITS[run.device.type])
         if merged is not record:
             # The median of one visit alone may be above a ceiling.
-            merged = judged(merged, run.device, run.ceilings)
-            measured[index] = row, run.keep(merged, replaces=record)
+            run.keep(judged(merged, run.device, run.ceilings), index)
             run.progress.advance()
 
 

@@ -254,10 +254,9 @@ class Run(AbstractContextManager["Run"]):
         """Return the seconds left of the budget, divided by `rows`."""
         return max(0.0, self.deadline - clock.now()) / rows
 
-    def keep(self, record: Record, replaces: Record | None = None) -> Record:
-        """Save a record and return it as saved; if the disk is full it is still shown at the end.
-
-        `replaces` is the record of the same row before this visit.
+    def keep(self, record: Record, index: int | None = None) -> None:
+        """Save a record, in place of an earlier one with `index`; if the disk is full it is still
+        shown at the end.
         """
         if is_user_kernel(record.provider):
             revision = source_git_state(find(record.provider), record.source_sha256)
@@ -271,13 +270,10 @@ class Run(AbstractContextManager["Run"]):
                 self.problem = error
                 self._saved = len(self.records)
                 say(f"records are no longer saved: {error}")
-        if replaces is None:
+        if index is None:
             self.records.append(record)
         else:
-            self.records[
-                next(index for index, each in enumerate(self.records) if each is replaces)
-            ] = record
-        return record
+            self.records[index] = record
 
     def note_time(self) -> None:
         took_s = clock.now() - self._started_s

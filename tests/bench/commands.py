@@ -132,12 +132,11 @@ class StubRun:
             expect=lambda *_: None, say=say, advance=lambda: None, note=say
         )
 
-    def keep(self, record, replaces=None):
-        if replaces is None:
+    def keep(self, record, index=None):
+        if index is None:
             self.records.append(record)
         else:
-            self.records = [record if kept is replaces else kept for kept in self.records]
-        return record
+            self.records[index] = record
 
     def share_s(self, rows=1):
         return math.inf

@@ -166,9 +166,10 @@ def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
     case = Case.of(
         "matmul", "bf16", {"m": 512, "n": 512, "k": 512}, OPTIONS, {"layout": "nn", "batch": 1}
     )
-    measured = [(Row(OPS[0], case, "torch", family="matmul"), run.keep(fast))]
+    run.keep(fast)
+    measured = {0: Row(OPS[0], case, "torch", family="matmul")}
     for number in (1, 2):
         loop.visit_again(run, measured, SimpleNamespace(has_time=lambda: True), number, Kept(0))
-    assert measured[0][1].median_s == 4e-3
-    assert measured[0][1].passed_over
-    assert "above-roof" not in measured[0][1].flags
+    assert run.records[0].median_s == 4e-3
+    assert run.records[0].passed_over
+    assert "above-roof" not in run.records[0].flags
