@@ -336,7 +336,6 @@ class Run(AbstractContextManager["Run"]):
                 if self.settings.plot is not None:
                     raise
                 self.progress.note(f"no plot: {error}")
-        self.raise_if_unsaved()
         return self.exit_code()
 
     def show(self, table: Table) -> Path | None:
@@ -353,6 +352,12 @@ class Run(AbstractContextManager["Run"]):
         return path
 
     def exit_code(self) -> int:
+        """Return the exit code of the command, after what has been printed.
+
+        Raises:
+            StoreError: not all records could be saved.
+        """
+        self.raise_if_unsaved()
         if self.is_interrupted:
             return INTERRUPTED
         if self.settings.budget_s is not None and all(
