@@ -198,7 +198,6 @@ def collect(args: argparse.Namespace, argv: Argv) -> int:
             group = Group(here, store, run, backend)
             group.measure(rows, options.pairs)
     if here.rank or run.is_interrupted:
-        run.raise_if_unsaved()
         return run.exit_code()
     found = summary(run, group)
 

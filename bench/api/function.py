@@ -340,7 +340,7 @@ class Function:
                         device,
                         LIMITS[device.type],
                         record.flops or None,
-                        budget_s,
+                        budget_s or math.inf,
                         replay=ReplayCheck(calls),
                         before=renewal,
                     )

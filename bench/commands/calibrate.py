@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -129,8 +129,6 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
                             f"{ceiling.quantity} {ceiling.name}: {value}, {ceiling.config}"
                         )
                 progress.advance()
-    run.environment = replace(run.environment, machine=run.ceilings)
-    run.rewrite()
     dtypes = dict.fromkeys(ceiling.name for ceiling in new if ceiling.unit == "FLOP/s")
     notes = {
         "decomposition": peak_sentences(run.ceilings, dtypes),

@@ -243,7 +243,7 @@ def show(run: Run, fail_on: str) -> int:
     from results.compare.plot import draw
     from results.show.picture import save_picture
 
-    settings, saved = run.settings, run.saved_path()
+    settings = run.settings
     how = run.environment.settings
     compared = compare_live(run.environment, run.records, how["baseline"], how["margin"])
     if run.problem:
@@ -256,8 +256,8 @@ def show(run: Run, fail_on: str) -> int:
         raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
     if compared.rows or settings.format == "json":
         print_out(as_text(compared, settings.format, fail_on, exit_code=code))
-    if saved is not None:
-        print_path("saved", saved, settings.format)
+    if run.writer is not None:
+        print_path("saved", run.writer.path, settings.format)
     if not compared.rows:
         reason = "" if run.is_interrupted else f": {describe(compared.unmatched[-1])}"
         say(f"nothing was compared{reason}")

@@ -108,7 +108,7 @@ def run_comparison(
     run.saved = policy.to_dict() | saved_options(settings) | {"baseline": names[0]}
     with run:
         run.start(dtypes, mixes=mixes)
-        progress.expect(len(measures), run.share_s)
+        progress.expect(len(measures), run.deadline)
         tries = 1 + options.confirm
         for index, measure in enumerate(measures):
             records: list[Record] = []
@@ -116,7 +116,7 @@ def run_comparison(
                 place = tries * index + turn
                 share = replace(policy, seed=policy.seed + place)
                 share_s = run.share_s(tries * len(measures) - place)
-                if share_s is not None:
+                if share_s < math.inf:
                     share = replace(share, budget_s=math.inf, deadline=clock.now() + share_s)
                 again = measure(run, share)
                 if not records or all(record.status != "skipped" for record in again):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import platform
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -410,7 +411,7 @@ def records_of(
         target,
         options.mode,
         device,
-        left_s=settings.budget_s,
+        left_s=settings.budget_s or math.inf,
         trace=options.trace,
         is_compiled=options.compile,
     )

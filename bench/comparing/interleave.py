@@ -140,7 +140,7 @@ class ProviderContender(Contender):
         self.cache = ready.cache
         self.min_s = CALLS_PER_CASE * call_s
         needed_s = self.min_s + sum(contender.min_s for contender in earlier)
-        if left_s is not None and call_s and needed_s > left_s:
+        if call_s and needed_s > left_s:
             reason = (
                 f"comparing takes at least {duration(needed_s)} ({duration(call_s)} per call), "
                 f"{duration(max(0.0, left_s))} are left; increase --budget"

@@ -75,7 +75,7 @@ class ComparePolicy:
     seed: int = 0
     rows: int = 1
     """Comparisons in the whole table, for the correction of verdicts."""
-    deadline: float | None = None
+    deadline: float = math.inf
     """Reading of `clock.now` at which to stop, including preparation."""
 
     def to_dict(self) -> Object:
@@ -83,7 +83,7 @@ class ComparePolicy:
 
     def left_s(self, now: float) -> float:
         """Return the time limit of rounds that begin now, seconds."""
-        return self.budget_s if self.deadline is None else min(self.budget_s, self.deadline - now)
+        return min(self.budget_s, self.deadline - now)
 
 
 @dataclass

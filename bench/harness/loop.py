@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -94,44 +94,45 @@ def check_user_kernels(rows: Sequence[Row], run: Run) -> list[Row]:
 def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> None:
     """Visit all rows `VISITS` times; records are saved after each visit."""
     budget = Budget(run.device, rows[0].settings, run.deadline, len(rows))
+    began = clock.now()
     if run.device.is_gpu:
         for name, reason in compile_rows(rows, run.device).items():
             run.progress.note(f"{name} does not compile: {reason}")
-    run.progress.expect(len(rows) * VISITS, budget.left_s)
-    kept = Kept(run.device)
+    run.progress.expect(len(rows) * VISITS, run.deadline)
+    kept = Kept(run.device.free_bytes())
     measured = first_visits(run, rows, budget, may_reorder, kept)
     late = len(rows) - len(measured)
     for number in range(1, VISITS):
         visit_again(run, measured, budget, number, kept)
     del kept  # frees its memory
-    run.rewrite()
     if run.settings.verbose:
-        for _, record in measured:
+        for index in measured:
+            record = run.records[index]
             output = [f"  | {line}" for line in (record.output or "").splitlines()]
             for line in [*describe(record), *output]:
                 run.progress.note(line)
     if late:
-        enough = f"use --budget {budget.enough_s(len(measured))} for about all"
+        enough = f"use --budget {budget.enough_s(len(measured), clock.now() - began)} for about all"
         run.progress.note(f"no time was left for {late} of {len(rows)} rows; {enough}")
 
 
 def first_visits(
     run: Run, rows: Sequence[Row], budget: Budget, may_reorder: bool, kept: Kept
-) -> list[tuple[Row, Record]]:
-    """Visit each row once while there is time; return these rows with their records."""
+) -> dict[int, Row]:
+    """Visit each row once while there is time; return these rows by the index of their record."""
     waiting = deque(rows)
-    measured: list[tuple[Row, Record]] = []
+    measured: dict[int, Row] = {}
     while waiting:
         row = waiting.popleft()
         expected_s = 0.0
         share = 1
-        if run.deadline is not None:
+        if run.deadline < math.inf:
             if not row.refused and budget.has_time() and release(run.device):
                 expected_s = budget.expected_s(row)
             share = budget.sharing(len(measured)) + (VISITS - 1) * len(rows)
         if may_reorder and put_off(row, waiting, budget, len(measured), expected_s):
             continue
-        if run.deadline is not None and not (row.refused or budget.has_time(expected_s)):
+        if not (row.refused or budget.has_time(expected_s)):
             run.keep(replace(row.blank(), reason=out_of_time(row.settings.budget_s)))
             continue
         began = clock.now()
@@ -139,7 +140,8 @@ def first_visits(
         budget.took(record, began, expected_s, row)
         if record.status == "ok":
             record = replace(record, visits=(len(record.samples_s),))
-        measured.append((row, run.keep(record)))
+        measured[len(run.records)] = row
+        run.keep(record)
         run.progress.advance()
         for provider, reason in record.passed_over.items():
             run.progress.note(f"{name_of(record)}: {provider} was skipped: {reason}")
@@ -147,21 +149,21 @@ def first_visits(
 
 
 def visit_again(
-    run: Run, measured: list[tuple[Row, Record]], budget: Budget, number: int, kept: Kept
+    run: Run, measured: Mapping[int, Row], budget: Budget, number: int, kept: Kept
 ) -> None:
-    """Visit measured rows again while there is time; update the records in `measured`."""
-    indices = [index for index, (_, record) in enumerate(measured) if record.status == "ok"]
+    """Visit measured rows again while there is time; update their records."""
+    indices = [index for index in measured if run.records[index].status == "ok"]
     for done, index in enumerate(indices):
         if not budget.has_time():
             break
-        row, record = measured[index]
-        share = len(indices) - done + (VISITS - 1 - number) * len(indices)
+        row = measured[index]
+        record = run.records[index]
+        share = (VISITS - number) * len(indices) - done
         new = visit(run, replace(row, is_again=True), budget, share, kept)
         merged = with_visit(record, new, LIMITS[run.device.type])
         if merged is not record:
             # The median of one visit alone may be above a ceiling.
-            merged = judged(merged, run.device, run.ceilings)
-            measured[index] = row, run.keep(merged, replaces=record)
+            run.keep(judged(merged, run.device, run.ceilings), index)
             run.progress.advance()
 
 
@@ -222,7 +224,7 @@ def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
     target = limits.target_half_width
     samples = Samples(samples_s, 1, "", "", middle, interval, converged, target_half_width=target)
     reasons = {**record.flag_reasons, **visit.flag_reasons}
-    reasons = {name: reason for name, reason in reasons.items() if name != NOT_CONVERGED}
+    reasons.pop(NOT_CONVERGED, None)
     if not converged:
         reasons |= reasons_of([not_converged(samples)])
     return replace(
@@ -307,7 +309,7 @@ def measure_scenarios(run: Run, rows: Sequence[tuple[Record, Measure]], others: 
     same budget.
     """
     budget = Budget(run.device, run.settings, run.deadline, len(rows) + others)
-    run.progress.expect(len(rows), budget.left_s)
+    run.progress.expect(len(rows), run.deadline)
     for done, (blank, measure) in enumerate(rows):
         if not (blank.reason or budget.has_time()):
             run.keep(replace(blank, reason=out_of_time(run.settings.budget_s)))

@@ -4,6 +4,7 @@ shown of them.
 
 from __future__ import annotations
 
+import math
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,7 +53,7 @@ class Progress:
         self._quiet = quiet
         self._is_live = not quiet and sys.stderr.isatty()
         self._total = self._done = 0
-        self._left_s: Callable[[], float | None] = lambda: None
+        self._deadline = math.inf
         self._bar: Any = None
 
     def _redraw(self, **changes: Any) -> None:
@@ -81,24 +82,23 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def expect(self, rows: int, left_s: Callable[[], float | None] = lambda: None) -> None:
-        """Set the number of rows; `left_s` returns the seconds left of the budget, None if there is
-        none.
-
-        Without a budget, the rows so far give an estimate.
+    def expect(self, rows: int, deadline: float = math.inf) -> None:
+        """Set the number of rows, and when the budget is spent; without a budget, the rows so far
+        give an estimate.
         """
         self._total = rows
         self._done = 0
-        self._left_s = left_s
+        self._deadline = deadline
         self._began = clock.now()
         if self._is_live and rows:
             self._redraw(total=rows, completed=0)
 
     def say(self, text: str) -> None:
         """Show the current work."""
-        left_s = self._left_s()
-        left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
-        if left_s is None and self._done:
+        left = ""
+        if self._deadline < math.inf:
+            left = f", {max(0.0, self._deadline - clock.now()):.0f} s left"
+        elif self._done:
             others_s = (clock.now() - self._began) / self._done * (self._total - self._done)
             left = f", about {others_s:.0f} s left" if others_s >= MIN_LEFT_S else ""
         if self._is_live:
@@ -127,19 +127,21 @@ class Run(AbstractContextManager["Run"]):
         run = Run(settings, "bench.matmul", "matmul", device, argv)
         with run:                        # progress on stderr: run.progress.say, .note, .advance
             run.start(dtypes)            # ceilings, environment line, run file; starts the budget
-            run.progress.expect(len(rows), run.share_s)
+            run.progress.expect(len(rows), run.deadline)
             for row in rows:
                 run.keep(measure(row))   # on disk when it returns
             run.judge_again()            # on a CPU: measures ceilings again that records exceed
         return run.conclude()            # prints, plots, names the file; returns the exit code
 
+    The end of the block writes the run file again, with one record per row and the last ceilings.
+
     Ctrl-C before `start` has returned ends the command. Afterwards it ends the `with` block and
     sets `is_interrupted`; `conclude` shows the records so far and returns 130.
 
     After `start`, `ceilings` are complete, `environment` is set, and `deadline` is a reading of
-    `clock.now` if there is a budget. `saved` are the options of the environment line, which may be
-    replaced before `start`. `problem` is the error that stopped writing to the run
-    file.
+    `clock.now`, infinite without a budget. `saved` are the options of the environment line, which
+    may be replaced before `start`. `writer` writes the run file; it is None with `--no-save`, and
+    after the error `problem`.
     """
 
     environment: Environment
@@ -173,13 +175,13 @@ class Run(AbstractContextManager["Run"]):
         self.is_interrupted = False
         self.writer: RunWriter | None = None
         self.problem: StoreError | None = None
-        self.deadline: float | None = None
+        self.deadline = math.inf
         self.has_started = False
         self._command = command
         self._name = name
         self._argv = argv
         self.saved = saved_options(settings) if saved is None else saved
-        self._unsaved = 0
+        self._saved = 0
         self._calibration = MeasuredCeilings(
             device, runs_directory(), self.progress.note, self.progress.say
         )
@@ -197,8 +199,17 @@ class Run(AbstractContextManager["Run"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        if self.has_started:
+            self.environment = replace(self.environment, machine=self.ceilings)
         if self.writer is not None:
-            self.writer.close()
+            try:
+                self.writer.finish(self.environment, self.records)
+            except StoreError as problem:
+                if self.writer.path.exists():
+                    say(f"the run file still has a record for each visit of a row: {problem}")
+                else:
+                    self.writer = None
+                    self.problem = problem
         self.is_interrupted = self.has_started and isinstance(error, KeyboardInterrupt)
         if self.is_interrupted:
             self.progress.note("interrupted: finished rows are saved")
@@ -229,53 +240,40 @@ class Run(AbstractContextManager["Run"]):
             self._command, self.device, self.ceilings, self.saved, self._argv, is_here
         )
         environment = replace(environment, fleet=dict(fleet or {}), profile=profile)
+        self.environment = environment
         if not self.settings.no_save:
             self.writer = RunWriter.create(environment, self._name, self.settings.output)
         self._dtypes = dtypes or ()
         self._mixes = mixes
-        self.environment = environment
         self.has_started = True
         self._started_s = clock.now()
-        budget_s = self.settings.budget_s
-        self.deadline = None if budget_s is None else self._started_s + budget_s
+        if self.settings.budget_s is not None:
+            self.deadline = self._started_s + self.settings.budget_s
 
-    def share_s(self, rows: int = 1) -> float | None:
-        """Return the seconds left of the budget, divided by `rows`; None if there is no budget."""
-        if self.deadline is None:
-            return None
+    def share_s(self, rows: int = 1) -> float:
+        """Return the seconds left of the budget, divided by `rows`."""
         return max(0.0, self.deadline - clock.now()) / rows
 
-    def keep(self, record: Record, replaces: Record | None = None) -> Record:
-        """Save a record and return it as saved; if the disk is full it is still shown at the end.
-
-        `replaces` is the record of the same row before this visit.
+    def keep(self, record: Record, index: int | None = None) -> None:
+        """Save a record, in place of an earlier one with `index`; if the disk is full it is still
+        shown at the end.
         """
         if is_user_kernel(record.provider):
             revision = source_git_state(find(record.provider), record.source_sha256)
             record = replace(record, source_git=revision)
-        if self.writer is not None and self.problem is None:
+        if self.writer is not None:
             try:
                 self.writer.append(record)
             except StoreError as error:
+                self.writer.close()
+                self.writer = None
                 self.problem = error
+                self._saved = len(self.records)
                 say(f"records are no longer saved: {error}")
-        if replaces is None:
-            if self.problem is not None:
-                self._unsaved += 1
+        if index is None:
             self.records.append(record)
         else:
-            self.records[
-                next(index for index, each in enumerate(self.records) if each is replaces)
-            ] = record
-        return record
-
-    def rewrite(self) -> None:
-        """Write the run file again, with one record per row."""
-        if self.writer is not None and self.problem is None:
-            try:
-                self.writer.finish(self.environment, self.records)
-            except StoreError as error:
-                say(f"the run file still has a record for each visit of a row: {error}")
+            self.records[index] = record
 
     def note_time(self) -> None:
         took_s = clock.now() - self._started_s
@@ -287,8 +285,7 @@ class Run(AbstractContextManager["Run"]):
             self.progress.note(f"measuring took {took_s:.3g} s, {share}")
 
     def judge_again(self) -> None:
-        """Measure ceilings again that records exceed, evaluate all records against them, and save
-        both.
+        """Measure ceilings again that records exceed, and evaluate all records against them.
 
         Each is measured again once. A record that still exceeds one by a factor of
         `AGAIN_GATE_MARGIN` is invalid, unless its data may have come from the cache. On a GPU
@@ -304,12 +301,10 @@ class Run(AbstractContextManager["Run"]):
             self.ceilings = self._calibration.complete(
                 replace(self.ceilings, note=None), self._dtypes, self._mixes, list(low)
             )
-            self.environment = replace(self.environment, machine=self.ceilings)
             again = {(ceiling.quantity, ceiling.name) for ceiling in low}
             self.records[:] = [
                 judged(record, self.device, self.ceilings, again=again) for record in self.records
             ]
-            self.rewrite()
 
     def conclude(
         self,
@@ -341,12 +336,11 @@ class Run(AbstractContextManager["Run"]):
                 if self.settings.plot is not None:
                     raise
                 self.progress.note(f"no plot: {error}")
-        self.raise_if_unsaved()
         return self.exit_code()
 
     def show(self, table: Table) -> Path | None:
         """Print a table and the path of the run file; return the path."""
-        path = self.saved_path()
+        path = self.writer.path if self.writer else None
         saved = f"; the run is saved in {path}" if path else ""
         try:
             text = table.render(self.settings.format)
@@ -358,6 +352,12 @@ class Run(AbstractContextManager["Run"]):
         return path
 
     def exit_code(self) -> int:
+        """Return the exit code of the command, after what has been printed.
+
+        Raises:
+            StoreError: not all records could be saved.
+        """
+        self.raise_if_unsaved()
         if self.is_interrupted:
             return INTERRUPTED
         if self.settings.budget_s is not None and all(
@@ -368,23 +368,11 @@ class Run(AbstractContextManager["Run"]):
             return WRONG_RESULT
         return OK
 
-    def saved_path(self) -> Path | None:
-        """Return the run file, written again if it was removed; None if it lacks a record."""
-        if self.writer is None:
-            return None
-        if self.problem is None and not self.writer.path.exists():
-            try:
-                self.writer.finish(self.environment, self.records)
-            except StoreError as error:
-                self.problem = error
-                self._unsaved = len(self.records)
-        return None if self.problem else self.writer.path
-
     def raise_if_unsaved(self) -> None:
-        self.saved_path()
         if self.problem is not None:
+            count = len(self.records)
             raise StoreError(
-                f"{self._unsaved} of {len(self.records)} records were not saved: {self.problem}"
+                f"{count - self._saved} of {count} records were not saved: {self.problem}"
             )
 
 

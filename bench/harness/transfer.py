@@ -160,7 +160,7 @@ def is_queued(blank: Record) -> bool:
 
 
 def sample_copies(
-    calls: Sequence[Call], is_blocking: bool, cache: str, device: Device, left_s: float | None
+    calls: Sequence[Call], is_blocking: bool, cache: str, device: Device, left_s: float
 ) -> Samples:
     """Time copies that the host takes part in by its timer, as many per sample as take 5 ms.
 
@@ -218,7 +218,7 @@ def link_of(device: Device) -> float | None:
 
 
 def measure_overlap(
-    blank: Record, calls: Sequence[Call], device: Device, seed: int, left_s: float | None = None
+    blank: Record, calls: Sequence[Call], device: Device, seed: int, left_s: float = math.inf
 ) -> Record:
     """Time a copy, matmuls that take equally long, and both together, interleaved; the samples are
     of both together.

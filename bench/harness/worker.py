@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import json
+import math
 import multiprocessing
 import os
 import pickle
@@ -152,7 +153,7 @@ def call(
     function: Callable[..., T],
     *arguments: Any,
     timeout_s: float,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     step: str = "a call",
 ) -> tuple[T, str]:
     """Return `function(*arguments)`, computed in a new process, and the end of the process's
@@ -171,9 +172,7 @@ def call(
         UsageError, NoDeviceError: raised by the function.
     """
     worker = _Worker(function, arguments, get_type_hints(function).get("return", Any))
-    left_s = float("inf")
-    if deadline is not None:
-        left_s = max(0.0, deadline - clock.now()) + BUDGET_GRACE_S
+    left_s = max(0.0, deadline - clock.now()) + BUDGET_GRACE_S
     try:
         answer: T = worker.answer(timeout_s, left_s, step)
     except WorkerError as error:

@@ -45,10 +45,7 @@ def needed(claims: Iterable[str], is_quick: bool) -> list[str]:
 
 
 def measure(run: Run, names: Sequence[str], sizes: Row) -> Rows:
-    """Measure rows and return those that succeeded.
-
-    Scenarios come first, because the run file is complete after the rows of ops.
-    """
+    """Measure rows, scenarios first, and return those that succeeded."""
     scenarios = {}
     ops = {}
     for name in names:

@@ -233,7 +233,7 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
     """
     device = run.device
     left_s = run.share_s(rows)
-    if device.is_gpu and left_s is not None:
+    if device.is_gpu:
         left_s /= 2
     limits = LIMITS[device.type]
     if device.is_gpu:  # the kernels of several steps would exceed the launch queue

@@ -8,6 +8,7 @@ parts of a step sum to it exactly.
 from __future__ import annotations
 
 import json
+import math
 import platform
 import tempfile
 from collections.abc import Callable, Sequence
@@ -77,7 +78,7 @@ def timed(
     step: ProfiledStep,
     breakdown: Breakdown,
     device: Device,
-    left_s: float | None = None,
+    left_s: float = math.inf,
     trace: Path | None = None,
     is_compiled: bool = False,
 ) -> Breakdown:

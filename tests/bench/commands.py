@@ -4,6 +4,7 @@ difference.
 
 import importlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -123,7 +124,7 @@ def keep_ceilings(runs, device=None):
 class StubRun:
     """A started run that keeps records and printed lines in memory."""
 
-    def __init__(self, device, deadline=None):
+    def __init__(self, device, deadline=math.inf):
         self.device, self.deadline, self.ceilings = device, deadline, None
         self.settings, self.records, self.lines = Settings(timeout_s=60.0), [], []
         say = self.lines.append
@@ -131,18 +132,14 @@ class StubRun:
             expect=lambda *_: None, say=say, advance=lambda: None, note=say
         )
 
-    def keep(self, record, replaces=None):
-        if replaces is None:
+    def keep(self, record, index=None):
+        if index is None:
             self.records.append(record)
         else:
-            self.records = [record if kept is replaces else kept for kept in self.records]
-        return record
-
-    def rewrite(self):
-        pass
+            self.records[index] = record
 
     def share_s(self, rows=1):
-        return None
+        return math.inf
 
 
 def arguments(words):

@@ -1,5 +1,7 @@
 """Files of user functions for tests: honest ones, cheats, and ones that end their process."""
 
+import math
+
 from bench.elementwise import OPS
 from bench.harness.device.device import Device
 from bench.harness.measure.isolated import measure_isolated
@@ -28,7 +30,7 @@ def measure(
     op="gelu",
     dtype="fp32",
     settings=None,
-    deadline=None,
+    deadline=math.inf,
     timeout_s=60,
     is_again=False,
     elements=ELEMENTS,
@@ -43,6 +45,7 @@ def measure(
 
 HONEST = """
 from concurrent.futures import ThreadPoolExecutor
+import math
 import torch
 from torch.nn.functional import gelu as torch_gelu
 

@@ -240,20 +240,17 @@ def row_telemetry(
     if before.gpu is not None and after.gpu is not None:
         row |= {"host_throttle": lost, "throttle_resolution": COUNTER_STEP_S / window_s}
         row |= _gpu_row(before.gpu, after.gpu, window_s, launches, flops, polled)
-    row["core_wait"] = _per_s(before.waits_s, after.waits_s, window_s)
-    row["thread_switches_per_s"] = _per_s(before.switches, after.switches, window_s)
+    counts = (
+        ("core_wait", before.waits_s, after.waits_s),
+        ("thread_switches_per_s", before.switches, after.switches),
+    )
+    for name, started, ended in counts:  # a new thread started from 0
+        shares = [max(0.0, count - started.get(task, 0.0)) for task, count in ended.items()]
+        row[name] = max(shares) / window_s if shares else None
     for name in ("involuntary", "voluntary"):
         row[f"{name}_switches_per_s"] = grown[name] / window_s if name in grown else None
     row["cgroup_throttled_periods"] = max((end[0] - start[0] for start, end in both), default=None)
     return row | host_state()
-
-
-def _per_s(
-    before: Mapping[str, float], after: Mapping[str, float], window_s: float
-) -> float | None:
-    """Return the largest growth of a thread's counter per second, from 0 if it is new."""
-    grown = [max(0.0, count - before.get(task, 0.0)) for task, count in after.items()]
-    return max(grown) / window_s if grown else None
 
 
 def _gpu_row(

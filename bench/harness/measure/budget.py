@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from bench.harness import clock
 from bench.harness.data.inputs import Filler, make_sets
@@ -83,39 +83,31 @@ def total(op: Op, case: Case) -> int:
     return work.flops + work.bytes
 
 
+@dataclass
 class Budget:
     """The time left for the rows of a run, and the time that rows are expected to take or took."""
 
-    def __init__(
-        self,
-        device: Device,
-        settings: Settings,
-        deadline: float | None = None,
-        rows: int = 1,
-    ) -> None:
-        self._device = device
-        self._settings = settings
-        self.deadline = deadline
-        self._rows = rows
-        self._began = clock.now()
-        self._min_overhead_s = math.inf
-        self._overhead_s = 0.0
-        self._expected_s = 0.0
-        self._lateness = 1.0
-        """Actual over expected time so far."""
-        self._pilots: dict[tuple[str, str], dict[int, float]] = {}
-        """Seconds of a call by FLOPs plus bytes, of the cases timed so far, by op and dtype."""
+    device: Device
+    settings: Settings
+    deadline: float = math.inf
+    """Reading of `clock.now`; infinite: there is no budget."""
+    rows: int = 1
+    _min_overhead_s: float = math.inf
+    _overhead_s: float = 0.0
+    _expected_s: float = 0.0
+    _lateness: float = 1.0
+    """Actual over expected time so far."""
+    _pilots: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
+    """Seconds of a call by FLOPs plus bytes, of the cases timed so far, by op and dtype."""
 
-    def left_s(self) -> float | None:
-        return None if self.deadline is None else self.deadline - clock.now()
+    def left_s(self) -> float:
+        return self.deadline - clock.now()
 
     def sharing(self, done: int) -> int:
         """Return how many rows share the time left after `done` rows: fewer than all if it is
         short.
         """
-        left_s = self.left_s()
-        to_come = self._rows - done
-        return to_come if left_s is None else max(1, min(to_come, int(left_s / MIN_SHARE_S)))
+        return max(1, int(min(self.rows - done, self.left_s() / MIN_SHARE_S)))
 
     def has_time(self, expected_s: float = 0.0) -> bool:
         """Return whether another row could finish in time; the first row is always tried.
@@ -123,17 +115,13 @@ class Budget:
         `expected_s` is the expected time outside its samples; no row takes less than the fastest
         row so far.
         """
-        left_s = self.left_s()
         needed_s = 0.0
         if self._overhead_s:
             needed_s = max(self._min_overhead_s, self._lateness * expected_s)
-        return left_s is None or left_s > needed_s
+        return self.left_s() > needed_s
 
     def is_too_long(self, expected_s: float, done: int) -> bool:
-        left_s = self.left_s()
-        if left_s is None:
-            return False
-        return self._lateness * expected_s > MAX_SHARES * left_s / self.sharing(done)
+        return self._lateness * expected_s > MAX_SHARES * self.left_s() / self.sharing(done)
 
     def took(
         self, record: Record, began: float, expected_s: float = 0.0, row: Row | None = None
@@ -157,37 +145,36 @@ class Budget:
                 # A median is scaled as it is: it is not one disturbed call.
                 self._pilots[key] = {0: 0.0, size: record.median_s}
 
-    def enough_s(self, done: int) -> int:
-        """Return a budget in seconds for about all rows, extrapolated from the `done` rows, or
-        twice the budget.
+    def enough_s(self, done: int, spent_s: float) -> int:
+        """Return a budget in seconds for about all rows, extrapolated from the `done` rows, which
+        took `spent_s`, or twice the budget.
         """
-        budget_s = self._settings.budget_s or 0.0
-        row_s = (clock.now() - self._began) / done if done else budget_s / self._rows
-        return round(budget_s + (self._rows - done) * row_s) + 1
+        budget_s = self.settings.budget_s or 0.0
+        row_s = spent_s / done if done else budget_s / self.rows
+        return round(budget_s + (self.rows - done) * row_s) + 1
 
     def refusal(self, row: Row, together: int = 1) -> str | None:
         """Return the reason to skip a row that would exceed the time left, or None.
 
         `together` is the number of providers that are measured together.
         """
-        left_s = self.left_s()
-        if left_s is None and total(row.op, row.case) <= SMALL_WORK:
+        allowance_s = self.left_s()
+        if allowance_s < math.inf:
+            limit = f"the {duration(allowance_s)} left"
+        elif total(row.op, row.case) <= SMALL_WORK:
             return None
-        if left_s is None:
+        else:
             allowance_s = CASE_ALLOWANCE_S
             together = 1
             limit = f"the {CASE_ALLOWANCE_S:g} s limit"
-        else:
-            allowance_s = left_s
-            limit = f"the {duration(left_s)} left"
         if allowance_s <= 0:
-            return out_of_time(self._settings.budget_s)
+            return out_of_time(self.settings.budget_s)
         call_s = self.call_s(row.op, row.case)
         case_s = (call_s or 0.0) * CALLS_PER_CASE * together + self.prepare_s(row)
         if case_s <= allowance_s:
             return None
         launch = f" ({duration(call_s)} per launch)" if call_s else ""
-        spent_s = (self._settings.budget_s or allowance_s) - allowance_s
+        spent_s = (self.settings.budget_s or allowance_s) - allowance_s
         # Rounded down it could be less than the current budget.
         enough = math.ceil(spent_s + case_s * 1.5)
         return (
@@ -200,14 +187,12 @@ class Budget:
         calls_s = 0.0
         with suppress(Exception):  # the row itself will say why
             calls_s = (self.call_s(row.op, row.case) or 0.0) * CALLS_PER_CASE
-        check_s = 0.0 if self._device.is_gpu else CHECK_S_PER_BYTE * row.op.work(row.case).bytes
+        check_s = 0.0 if self.device.is_gpu else CHECK_S_PER_BYTE * row.op.work(row.case).bytes
         return MIN_ROW_S + calls_s + self.prepare_s(row) + check_s
 
     def prepare_s(self, row: Row) -> float:
-        device = self._device
-        size_bytes = row.op.work(row.case).bytes
-        copies = rotation_of(row, device).copies
-        return PREPARE_S_PER_BYTE[device.type] * copies * size_bytes
+        copies = rotation_of(row, self.device).copies
+        return PREPARE_S_PER_BYTE[self.device.type] * copies * row.op.work(row.case).bytes
 
     def call_s(self, op: Op, case: Case) -> float | None:
         """Return the seconds of one call by eager torch, estimated from smaller cases; None if
@@ -221,7 +206,7 @@ class Budget:
             if is_scalable(times_s):
                 break
             with suppress(UnsupportedCaseError):  # some dtypes have a minimum extent
-                op.check(smaller, self._device.type)
+                op.check(smaller, self.device.type)
                 size = total(op, smaller)
                 if size > max(times_s, default=0):
                     times_s[size] = self._time(op, smaller)
@@ -232,9 +217,9 @@ class Budget:
 
         The fastest, because a short call that is interrupted takes a hundred times as long.
         """
-        filler = Filler(self._settings.fill, case.dtype, self._device, self._settings.seed)
-        call = load("torch", op, "", self._device).call(
-            make_sets(op, case, filler, self._device, 1)[0]
+        filler = Filler(self.settings.fill, case.dtype, self.device, self.settings.seed)
+        call = load("torch", op, "", self.device).call(
+            make_sets(op, case, filler, self.device, 1)[0]
         )
         seconds: list[float] = []
         with numerics(case.dtype):
@@ -242,10 +227,10 @@ class Budget:
             while len(seconds) < MIN_PILOT_CALLS or (
                 len(seconds) < MAX_PILOT_CALLS and sum(seconds) < MAX_PILOT_S
             ):
-                self._device.synchronize()
+                self.device.synchronize()
                 start = clock.now()
                 call()
-                self._device.synchronize()
+                self.device.synchronize()
                 seconds.append(clock.now() - start)
         return max(min(seconds), 1e-9)
 

@@ -4,6 +4,7 @@ compiling in advance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -45,7 +46,7 @@ def measure_isolated(
     device: Device,
     ceilings: Machine | None,
     limits: Limits | None,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     rows_left: int = 1,
     *,
     timeout_s: float,

@@ -6,9 +6,10 @@ and the run goes on.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,7 @@ def measure_row(
     device: Device,
     ceilings: Machine | None = None,
     limits: Limits | None = None,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     rows_left: int = 1,
     kept: Kept | None = None,
 ) -> Record:
@@ -80,22 +81,21 @@ def measure_row(
     if row.refused is not None:
         return row.refused
     device.use()
+    name = name_of(row.blank())
     passed_over: dict[str, str] = {}
     errors = BaseException if is_user_kernel(row.provider) else Exception
     for provider in (row.provider, *row.stand_ins):
         candidate = replace(row, provider=provider)
-        left_s = None
         try:
-            again = kept.of(row) if kept else None
+            again = kept.ready.get(name) if kept else None
             if again and not device.is_gpu:
                 again.move()
             ready = again or prepare(candidate, device, deadline)
             if isinstance(ready, Record):
                 record = ready
             else:
-                if deadline is not None:
-                    left_s = deadline - clock.now()
-                    left_s = min(left_s / rows_left, max(0.0, left_s - ready.check_s))
+                left_s = deadline - clock.now()
+                left_s = min(left_s / rows_left, max(0.0, left_s - ready.check_s))
                 until = limits or LIMITS[device.type]
                 flops = row.op.work(row.case).flops
                 with numerics(row.case.dtype):
@@ -114,7 +114,7 @@ def measure_row(
                 record = finish(ready, samples, device, ceilings)
                 if kept is not None and record.status == "ok":
                     ready.samples = samples
-                    kept.add(row, ready)
+                    kept.add(name, ready)
         except ProviderUnavailableError as error:
             passed_over[provider] = str(error)
             continue
@@ -164,42 +164,40 @@ class Ready:
             self.restore = restoring(self.sets)
 
 
+@dataclass
 class Kept:
     """What rows keep for their next visit: copies, compiled function, graph, and a right result.
 
-    They take at most `KEPT_SHARE` of the memory that was free at first.
+    They take at most `KEPT_SHARE` of the memory that was free at first, `free_bytes`.
     """
 
-    def __init__(self, device: Device) -> None:
-        self._limit_bytes = KEPT_SHARE * device.free_bytes()
-        self._ready: dict[str, Ready] = {}
+    free_bytes: int
+    ready: dict[str, Ready] = field(default_factory=dict)
+    """By the name of the row."""
 
     def make_room(self, row: Row, device: Device) -> None:
         """Drop all if the memory may be too short for the copies of a row that is not kept."""
         copies_bytes = COLD_CACHES[device.type] * device.cache_bytes
         copies_bytes += 2 * row.op.work(row.case).bytes
-        if self.of(row) is None and device.free_bytes() < copies_bytes / KEPT_SHARE:
-            self._ready.clear()
+        is_kept = name_of(row.blank()) in self.ready
+        if not is_kept and device.free_bytes() < copies_bytes / KEPT_SHARE:
+            self.ready.clear()
 
-    def of(self, row: Row) -> Ready | None:
-        return self._ready.get(name_of(row.blank()))
-
-    def add(self, row: Row, ready: Ready) -> None:
+    def add(self, name: str, ready: Ready) -> None:
         """Keep a row, unless its checks write new contents into its inputs."""
-        name = name_of(row.blank())
         total_bytes = 0
-        for each in (*self._ready.values(), ready):  # the copies, and as many results
+        for each in (*self.ready.values(), ready):  # the copies, and as many results
             total_bytes += 2 * len(each.sets) * each.row.op.work(each.row.case).bytes
-        is_small = total_bytes <= self._limit_bytes
-        if is_small and name not in self._ready and type(ready.checks) is Checks:
+        is_small = total_bytes <= KEPT_SHARE * self.free_bytes
+        if is_small and name not in self.ready and type(ready.checks) is Checks:
             ready.checks.remember()
-            self._ready[name] = ready
+            self.ready[name] = ready
 
 
 def prepare(
     row: Row,
     device: Device,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     copies: tuple[list[InputSet], str] | None = None,
 ) -> Ready | Record:
     """Make the inputs, call the provider and verify its result; return the row's record if the row
@@ -259,7 +257,7 @@ def prepare(
             verified={"before": before.to_dict()},
         )
     ready = clock.now()
-    if deadline is not None and ready + check_s > deadline:
+    if ready + check_s > deadline:
         return replace(
             row.blank(), reason=out_of_time(row.settings.budget_s, ready + check_s - deadline)
         )
@@ -377,7 +375,7 @@ def take_samples(
     device: Device,
     limits: Limits,
     flops: int | None = None,
-    left_s: float | None = None,
+    left_s: float = math.inf,
     prepared_s: float = 0.0,
     replay: ReplayCheck | None = None,
     is_capturable: bool = True,
@@ -462,7 +460,7 @@ def sample_steps(
     step: samplers.Call,
     cache: str,
     device: Device,
-    left_s: float | None = None,
+    left_s: float = math.inf,
     launches_per_sample: int = 1,
 ) -> Samples:
     """Time a step by the host's clock, because it includes work of the host.
@@ -489,7 +487,7 @@ def sampling_limits(
     device: Device,
     launch_s: float,
     overhead_s: float = 0.0,
-    left_s: float | None = None,
+    left_s: float = math.inf,
 ) -> Limits:
     """Return the limits for launches of about `launch_s` seconds, in a row that takes `overhead_s`
     besides sampling.
@@ -499,8 +497,6 @@ def sampling_limits(
         if device.is_gpu:
             min_s = min(min_s, limits.cap_s)
         limits = replace(limits, min_time_s=min_s, cap_s=max(limits.cap_s, min_s))
-    if left_s is None:
-        return limits
     cap_s = min(limits.cap_s, max(0.0, left_s))
     return replace(limits, cap_s=cap_s, min_time_s=min(limits.min_time_s, cap_s))
 
@@ -523,10 +519,11 @@ def undisturbed(
         before = snapshot(device)
         if poller:
             poller.begin()
-        protocol.report(0.0, 0)
+        if protocol.report:
+            protocol.report(0.0, 0)
         begun_s = sampler.untimed_s
         samples = collect(sampler, limits, cache)
-        if not device.is_gpu:
+        if protocol.report and not device.is_gpu:
             protocol.report(samples.total_s + sampler.untimed_s - begun_s, len(samples.samples_s))
         launches = len(samples.samples_s) * samples.launches_per_sample
         polled = []

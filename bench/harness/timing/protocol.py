@@ -124,12 +124,8 @@ def announce(index: int | None = None, runs: bool = True) -> None:
     progress[2] += 1
 
 
-def _report_nothing(sampled_s: float, samples: int) -> None:
-    """Stand in for `report` outside of a worker."""
-
-
-report: Callable[[float, int], object] = _report_nothing
-"""Tells the parent of a worker the sum of all samples since the last call, and their number; 0
+report: Callable[[float, int], object] | None = None
+"""In a worker, tells its parent the sum of all samples since the last call, and their number; 0
 before the first."""
 
 
@@ -184,7 +180,7 @@ def settle(
     work: Callable[[], float],
     limits: Limits,
     now: Now = clock.now,
-    left_s: float | None = None,
+    left_s: float = math.inf,
 ) -> Settling:
     """Run `work`, which returns the seconds of its launches, until its time no longer changes, at
     least once.
@@ -197,9 +193,7 @@ def settle(
     """
     start = now()
     times_s: list[float] = []
-    cap_s = limits.warm_up_cap_s
-    if left_s is not None:
-        cap_s = min(cap_s, max(limits.warm_up_s, SETTLING_SHARE * left_s))
+    cap_s = min(limits.warm_up_cap_s, max(limits.warm_up_s, SETTLING_SHARE * left_s))
     while True:
         announce()
         times_s.append(work())

@@ -1,5 +1,6 @@
 """A sticky GPU error fails only its row; the profiler runs after all timing, in another process."""
 
+import math
 from dataclasses import dataclass, replace
 
 import pytest
@@ -82,7 +83,7 @@ def measured(monkeypatch):
     """Return a function that measures the rows on a machine and returns the records."""
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
 
-    def run(machine, deadline=None):
+    def run(machine, deadline=math.inf):
         for name in ("measure_row", "measure_isolated"):
             monkeypatch.setattr(loop, name, getattr(machine, name))
         for name in ("expected_s", "refusal"):
@@ -96,7 +97,7 @@ def measured(monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("deadline", [None, 1e9])
+@pytest.mark.parametrize("deadline", [math.inf, 1e9])
 def test_after_a_sticky_gpu_error_rows_run_in_new_processes(measured, deadline):
     machine = Machine(breaks_at=128)
     records = measured(machine, deadline)

@@ -17,6 +17,7 @@ from bench.harness.measure.measure_row import Kept
 from bench.harness.measure.rows import Row, Settings, out_of_time
 from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
+from results.record import name_of
 from roofline.machine import Ceiling, Machine
 from tests.bench.commands import CPU, HALF_SECONDS, Clock, StubRun
 from tests.bench.fake_clock import set_clock
@@ -93,7 +94,10 @@ def test_a_users_file_is_imported_before_the_budget_begins(clock, monkeypatch):
         def start(self, dtypes, mixes):
             self.deadline = clock.now + settings.budget_s
 
-        note_time = judge_again = StubRun.rewrite
+        def note_time(self):
+            pass
+
+        judge_again = note_time
 
     def load_problem(row, device, timeout_s):
         clock.now += 60.0  # the build
@@ -136,16 +140,16 @@ def test_what_rows_keep_gives_way_to_a_row_that_needs_the_memory(monkeypatch):
     )
     monkeypatch.setattr(Device, "free_bytes", lambda device: 2**26)
     monkeypatch.setattr(Checks, "remember", lambda checks: None)
-    kept = Kept(device)
+    kept = Kept(device.free_bytes())
     for row, copies in ((small, 40), (other, 200)):
         checks = Checks(op, row.case, device)
-        kept.add(row, SimpleNamespace(row=row, sets=range(copies), checks=checks))
-    assert kept.of(small)
-    assert not kept.of(other)  # more than a quarter
+        name = name_of(row.blank())
+        kept.add(name, SimpleNamespace(row=row, sets=range(copies), checks=checks))
+    assert [*kept.ready] == [name_of(small.blank())]  # the other would need more than a quarter
     kept.make_room(other, device)
-    assert kept.of(small)
+    assert kept.ready
     kept.make_room(large, device)
-    assert not kept.of(small)
+    assert not kept.ready
 
 
 def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
@@ -162,11 +166,10 @@ def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
     case = Case.of(
         "matmul", "bf16", {"m": 512, "n": 512, "k": 512}, OPTIONS, {"layout": "nn", "batch": 1}
     )
-    measured = [(Row(OPS[0], case, "torch", family="matmul"), run.keep(fast))]
+    run.keep(fast)
+    measured = {0: Row(OPS[0], case, "torch", family="matmul")}
     for number in (1, 2):
-        loop.visit_again(
-            run, measured, SimpleNamespace(has_time=lambda: True), number, Kept(run.device)
-        )
-    assert measured[0][1].median_s == 4e-3
-    assert measured[0][1].passed_over
-    assert "above-roof" not in measured[0][1].flags
+        loop.visit_again(run, measured, SimpleNamespace(has_time=lambda: True), number, Kept(0))
+    assert run.records[0].median_s == 4e-3
+    assert run.records[0].passed_over
+    assert "above-roof" not in run.records[0].flags

@@ -87,7 +87,7 @@ def test_turns_start_at_copies_as_far_apart_as_possible(copies, providers, start
         (2.0, 29.0, "30 s"),
         (2.0, 50.0, "60 s"),
         (2.0, 61.0, None),
-        (2.0, None, None),
+        (2.0, math.inf, None),
         (0.0, 1.0, None),  # for short calls there is the first estimate
     ],
 )

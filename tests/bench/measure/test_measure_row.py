@@ -1,6 +1,7 @@
 """Measuring a row: errors fail only that row, and a wrong result is never timed."""
 
 import itertools
+import math
 import re
 from dataclasses import replace
 
@@ -77,7 +78,7 @@ def never_timed(monkeypatch):
     monkeypatch.setattr(runner, "take_samples", timed)
 
 
-def measure(name, settings=None, deadline=None, device=CPU, ceilings=None):
+def measure(name, settings=None, deadline=math.inf, device=CPU, ceilings=None):
     row = Row(ADD, CASE, name, family="elementwise", settings=settings or Settings())
     return measure_row(row, device, ceilings, LIMITS, deadline)
 
@@ -221,7 +222,7 @@ def test_a_later_visit_moves_the_copies_and_verifies_the_result(providers, monke
         torch.add(x, y, out=out).add_(error[0])
 
     providers["wears-out"] = wears_out
-    row, kept = Row(ADD, CASE, "wears-out", family="elementwise"), runner.Kept(CPU)
+    row, kept = Row(ADD, CASE, "wears-out", family="elementwise"), runner.Kept(CPU.free_bytes())
 
     def visit():
         places.append(set())

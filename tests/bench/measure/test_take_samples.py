@@ -1,5 +1,6 @@
 """Measurements besides the samples: warm time, latency, telemetry, and their time limits."""
 
+import math
 import time
 
 import pytest
@@ -130,7 +131,7 @@ def test_the_warm_up_knows_the_time_left(monkeypatch, sample):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("left_s", "cap_s"), [(None, 0.05), (10.0, 0.05), (0.01, 0.01), (-3.0, 0.0)]
+    ("left_s", "cap_s"), [(math.inf, 0.05), (10.0, 0.05), (0.01, 0.01), (-3.0, 0.0)]
 )
 def test_sampling_is_limited_by_the_time_left(limits_seen, left_s, cap_s):
     take_samples(count_calls()[1], "warm", cpu_device(), LIMITS, left_s=left_s)

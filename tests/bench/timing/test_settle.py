@@ -3,6 +3,7 @@ do.
 """
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -23,7 +24,7 @@ def settled(device, limits=GPU_LIMITS):
     return settle(device.sample, limits, now)
 
 
-def settled_with(times_s, limits=GPU_LIMITS, left_s=None):
+def settled_with(times_s, limits=GPU_LIMITS, left_s=math.inf):
     """Settle work with these times; the last one repeats."""
     seconds, coming = [0.0], itertools.chain(times_s, itertools.repeat(times_s[-1]))
 
@@ -46,7 +47,7 @@ def test_a_steady_device_has_the_minimum_warm_up():
 
 
 @pytest.mark.parametrize(
-    ("left_s", "taken_s"), [(None, 5.0), (60.0, 5.0), (6.0, 2.0), (1.0, 0.5), (-3.0, 0.5)]
+    ("left_s", "taken_s"), [(math.inf, 5.0), (60.0, 5.0), (6.0, 2.0), (1.0, 0.5), (-3.0, 0.5)]
 )
 def test_warm_up_takes_a_third_of_the_time_left_at_most(left_s, taken_s):
     """But never less than the minimum, without which times would not be those of a busy device."""
