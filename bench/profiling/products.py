@@ -6,10 +6,9 @@ call. A multiply-add counts as 2 FLOPs. None means that the count depends on val
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bench.harness.torch_private import FakeTensor, tree_iter
@@ -225,23 +224,3 @@ the backward operation, whose name ends with `_backward`.
 PRODUCTS: dict[str, Callable[[Values, Any], int | None]] = {}
 for _rule, _ops in FAMILIES:
     PRODUCTS |= dict.fromkeys(_ops.split(), _rule)
-
-
-def stored_in(tensor: Tensor) -> Iterator[Tensor]:
-    """Return the dense tensors that hold a tensor: the values and the indices of a sparse one, the
-    sequences of a nested one.
-    """
-    if is_sparse(tensor):
-        yield specified_values(tensor)
-    elif tensor.is_nested:
-        yield tensor.values()
-    else:
-        yield tensor
-    if tensor.is_sparse:
-        yield tensor._indices()
-    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        yield tensor.crow_indices()
-        yield tensor.col_indices()
-    elif is_sparse(tensor):
-        yield tensor.ccol_indices()
-        yield tensor.row_indices()
