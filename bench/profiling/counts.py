@@ -29,7 +29,7 @@ from torch.utils.flop_counter import flop_registry
 
 from bench.harness.torch_private import has_kernel_for, tree_iter, tree_map_only
 from bench.profiling.operation import DATA_DEPENDENT, HOST_SYNC, UNMODELLED, Operation
-from bench.profiling.products import PRODUCTS, computed_flops, is_sparse, specified_values
+from bench.profiling.products import PRODUCTS, computed_flops, specified_values
 from roofline.work import FLOPS_PER_ELEMENT as DECLARED
 from roofline.work import Work
 
@@ -476,7 +476,7 @@ def parts_in(value: Any) -> Iterator[Tensor]:
     for tensor in tensors_in(value):
         if tensor.is_nested:
             yield tensor.values()
-        elif not is_sparse(tensor):
+        elif "sparse" not in str(tensor.layout):
             yield tensor
         else:
             yield specified_values(tensor)

@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor
 
 from bench.harness.torch_private import FakeTensor, tree_iter
-from roofline.work import causal_pairs
 
 Values = Mapping[str, Any]
 
@@ -32,17 +31,17 @@ def matmul_flops(values: Values, result: Tensor) -> int | None:
         return sum(matmul_flops({"self": one}, product) or 0 for one, product in pairs)
     flops = 2 * result.numel() * left.size(-1)
     operands = [left, values.get("mat2"), result]
-    sparse = [tensor for tensor in operands if isinstance(tensor, Tensor) and is_sparse(tensor)]
+    sparse = [
+        tensor
+        for tensor in operands
+        if isinstance(tensor, Tensor) and "sparse" in str(tensor.layout)
+    ]
     # How many elements meet depends on the indices, which fake tensors do not have.
     if len(sparse) > 1 or any(isinstance(tensor, FakeTensor) for tensor in sparse):
         return None
     for tensor in sparse:
         flops = flops // max(1, tensor.numel()) * specified_values(tensor).numel()
     return int(flops)
-
-
-def is_sparse(tensor: Tensor) -> bool:
-    return "sparse" in str(tensor.layout)
 
 
 def specified_values(tensor: Tensor) -> Tensor:
@@ -124,7 +123,7 @@ def computed_flops(values: Values, flops: int) -> int:
     queries = values["query"].shape[2]
     keys = values["key"].shape[2]
     seen = min(queries, keys)
-    pairs = causal_pairs(seen, seen, seen) + (queries - seen) * keys
+    pairs = seen * (seen + 1) // 2 + (queries - seen) * keys
     return int(flops * pairs // max(1, queries * keys))
 
 

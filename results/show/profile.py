@@ -457,7 +457,18 @@ def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
         row["% roof"] = Cell(percent(score["roofline_pct"], 100), "right")
         row["phase"] = Cell(details.phase, leaves=1)
         row["module"] = Cell(details.module, leaves=6)
-        row["flags"] = Cell(_note(record, score))
+        notes = list(record.flags)
+        if score["excess"]:
+            notes.append("above-roof")
+        if record.op in REMAINDERS:
+            longest = list(zip(details.kernels, details.kernels_s, strict=False))[:MAX_NAMES]
+            kernels = [f"{cut(name)} {duration(time_s)}" for name, time_s in longest]
+            if len(details.kernels) > len(kernels):
+                kernels.append(f"and {len(details.kernels) - len(kernels)} more")
+            notes.append(REMAINDERS[record.op])
+            if kernels:
+                notes[-1] += f": {', '.join(kernels)}"
+        row["flags"] = Cell(", ".join(notes))
         rows.append(row)
     print_cells(console, rows, "flags", hint="--format csv has all")
     rest = every[top:]
@@ -465,22 +476,6 @@ def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
         share = percent(sum(op_of(record).share or 0.0 for record, _ in rest))
         shown_by = "--top shows them (of a saved run: -v); --format json has all"
         print_lines(console, f"... and {len(rest)} more with {share} of the time: {shown_by}")
-
-
-def _note(record: Record, score: Score) -> str:
-    notes = list(record.flags)
-    if score["excess"]:
-        notes.append("above-roof")
-    if record.op in REMAINDERS:
-        notes.append(REMAINDERS[record.op])
-        details = op_of(record)
-        longest = list(zip(details.kernels, details.kernels_s, strict=False))[:MAX_NAMES]
-        kernels = [f"{cut(name)} {duration(time_s)}" for name, time_s in longest]
-        if len(details.kernels) > len(kernels):
-            kernels.append(f"and {len(details.kernels) - len(kernels)} more")
-        if kernels:
-            notes[-1] += f": {', '.join(kernels)}"
-    return ", ".join(notes)
 
 
 def cut(name: str) -> str:
