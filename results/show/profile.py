@@ -175,7 +175,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
             totals.busy += share
         bounds[score["bound"]] += share
         if record.op != OVERHEAD:
-            totals.at_roof_s += time_s * roof_fraction(record, score)
+            totals.at_roof_s += time_s * score["roof_fraction"]
         if details.phase:
             phase = totals.phases.setdefault(details.phase, {"flops": 0, "time_s": 0.0})
             phase["flops"] += record.flops or 0
@@ -201,7 +201,8 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
 
 def scored(environment: Environment, records: Sequence[Record]) -> list[Scored]:
     """Return the records with their scores; the bound is `latency` where the longest kernel of a
-    call is too short.
+    call is too short. `roof_fraction` is the time of a row at its roof as a fraction of its time; 1
+    if it has no roof.
     """
     every: list[Scored] = []
     for record, score in judged(environment, records):
@@ -212,14 +213,10 @@ def scored(environment: Environment, records: Sequence[Record]) -> list[Scored]:
         is_short = longest_s < LATENCY_S
         if is_short and score["bound"] and score["roofline_pct"] < LATENCY_PCT:
             score["bound"] = "latency"
+        has_roof = (record.flops or record.moved_bytes) and score["roofline_pct"] is not None
+        score["roof_fraction"] = min(1.0, score["roofline_pct"] / 100) if has_roof else 1.0
         every.append((record, score))
     return every
-
-
-def roof_fraction(record: Record, score: Score) -> float:
-    """Return the time of a row at its roof as a fraction of its time; 1 if it has no roof."""
-    has_roof = (record.flops or record.moved_bytes) and score["roofline_pct"] is not None
-    return min(1.0, float(score["roofline_pct"]) / 100) if has_roof else 1.0
 
 
 def document_of(environment: Environment, records: Sequence[Record]) -> Object:
@@ -508,7 +505,7 @@ class Group:
             self.flops += record.flops
             self.moved_bytes += record.moved_bytes or 0
             self.counted_s += time_s
-            self.saved_s += time_s * (1 - roof_fraction(record, score))
+            self.saved_s += time_s * (1 - score["roof_fraction"])
 
     def row(self, by: str, name: str) -> Object:
         """Return the group as a row; its rates are those of the counted part of the time."""
