@@ -400,20 +400,30 @@ def answer_of(
 def records_of(
     options: Options, settings: Settings, device: Device
 ) -> tuple[list[Record], StepTotals | None]:
-    from bench.profiling.tracing import profiled
+    """Return the records of a step, the longest first, and its totals: None, with all records
+    `failed`, if it could not be timed.
+    """
+    from bench.profiling import records as rows
+    from bench.profiling.step import ProfiledStep, account
+    from bench.profiling.tracing import timed
 
     device.use()
     protocol.announce()
     target = chosen_target(options, settings, device.torch_name)
     protocol.announce(runs=False)
-    return profiled(
-        target,
-        options.mode,
-        device,
-        left_s=settings.budget_s,
-        trace=options.trace,
-        is_compiled=options.compile,
-    )
+    step = ProfiledStep(target, options.mode)
+    breakdown = account(step)
+    try:
+        breakdown = timed(
+            step, breakdown, device, settings.budget_s, options.trace, options.compile
+        )
+    except UsageError as error:
+        failed = [
+            replace(record, status="failed", reason=str(error))
+            for record in rows.work_records(breakdown)
+        ]
+        return failed, None
+    return rows.records_of(breakdown), rows.step_of(breakdown)
 
 
 def records_of_trace(
