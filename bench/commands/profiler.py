@@ -379,11 +379,11 @@ def answer_of(
     A worker runs a user's code, and the profiler of a GPU: it stays attached to its process and
     would slow down the launches of the calibration.
     """
-    from bench.harness import worker
-
     is_own = options.target is not None or options.rules is not None
     if not is_own and not (device and device.is_gpu):
         return function(options, settings, device)
+    from bench.harness import worker
+
     timeout_s = settings.timeout_s if is_own else worker.OWN_TIMEOUT_S
     step = "a call, or the import,"
     try:

@@ -23,7 +23,7 @@ from bench.harness.measure.measure_row import sample_steps
 from bench.harness.timing.recording import Kernel, kernels_of, prepare_profiler, span_of
 from bench.harness.torch_private import RecordFunctionFast
 from bench.profiling.operation import MODULE, STEP, TAG, Breakdown, Operation
-from bench.profiling.step import ProfiledStep, Tags, compiled, state_kept
+from bench.profiling.step import ProfiledStep, Watcher, compiled, state_kept
 from bench.profiling.target import guarded_call
 from results.record import Object
 from results.show.category import is_communication
@@ -74,7 +74,7 @@ def timed(
 
 def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Object:
     prepare_profiler()
-    tags = Tags(step)
+    watcher = Watcher(step, is_counting=False)
     activities = [ProfilerActivity.CPU]
     if step.target.device.startswith("cuda"):
         activities.append(ProfilerActivity.CUDA)
@@ -84,11 +84,11 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Object
             record_shapes=keep is not None,
             acc_events=True,  # torch 2.11 warns without it
         ) as profiler,
-        tags.watching(is_eager=False),
+        watcher.watching(is_eager=False),
     ):
         step()  # the first step under a profiler is slower
         for _ in range(steps):
-            tags.number = 0
+            watcher.number = 0
             with RecordFunctionFast(STEP):
                 step()
     with tempfile.TemporaryDirectory() as folder:
