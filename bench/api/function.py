@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.api.records import JudgedRecord, Records
 from bench.harness import clock
-from bench.harness.calibrate.bandwidth import MIXES
-from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
+from bench.harness.calibrate.calibration import MIXES, MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data import inputs as rotation
 from bench.harness.data.agreement import (

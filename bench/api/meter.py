@@ -16,7 +16,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
 from bench.harness.torch_private import current_autograd_node, watched_autograd
 from bench.profiling.counts import is_real, shapes_text, tensors_in
-from bench.profiling.step import Account, ProfiledStep
+from bench.profiling.step import ProfiledStep, Watcher
 from bench.profiling.target import target_of
 from results.show.units import ABSENT, count, percent, quantity
 from results.stats.samples import Interval, interval_of_median
@@ -36,7 +36,7 @@ class StepWork:
     """Tokens or samples."""
 
 
-class TrainingAccount(Account):
+class TrainingWatcher(Watcher):
     """Counts a training step, with the phase `recomputed` for checkpointed activations."""
 
     @contextmanager
@@ -121,10 +121,10 @@ class Meter:
         begin = self._begin
         self._begin = None  # a step that fails or is not timed ends the block
         if shapes not in self._works:
-            account = TrainingAccount(ProfiledStep(self.target, "plain"))
-            with account.watching(is_eager=True):
+            watcher = TrainingWatcher(ProfiledStep(self.target, "plain"))
+            with watcher.watching(is_eager=True):
                 yield
-            self._works[shapes] = self._work_of(account, inputs)
+            self._works[shapes] = self._work_of(watcher, inputs)
             return
         if begin is None:
             self._done = []
@@ -140,9 +140,9 @@ class Meter:
             self._blocks.append((self._done, begin, self._begin))
             self._done = []
 
-    def _work_of(self, account: Account, inputs: tuple[Any, ...]) -> StepWork:
+    def _work_of(self, watcher: Watcher, inputs: tuple[Any, ...]) -> StepWork:
         work = StepWork()
-        for operation in account.operations:
+        for operation in watcher.operations:
             if operation.matmul_flops:
                 peak = self.machine.peak(operation.dtype)
                 self._has_peaks &= peak is not None

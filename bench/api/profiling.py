@@ -15,10 +15,10 @@ from bench.harness.run import saved_options, stamp
 from bench.harness.settings import Settings
 from bench.profiling.counts import shapes_text
 from bench.profiling.operation import summed
-from bench.profiling.records import main_dtype, product_dtypes
-from bench.profiling.step import ProfiledStep, counted
+from bench.profiling.records import main_dtype, product_dtypes, records_of, step_of
+from bench.profiling.step import ProfiledStep, account, counted
 from bench.profiling.target import target_of
-from bench.profiling.tracing import profiled
+from bench.profiling.tracing import timed
 from results.record import Object, Record
 from results.show.profile import render, totals_of
 from results.show.rows import document
@@ -97,21 +97,20 @@ def profile(
         if compile:
             raise UsageError("on= runs no compiler; remove compile=")
         names = [on] if isinstance(on, str) else on
-        step = projection.counted(lambda fake: without_memory(target, fake), mode)
-        return projection.Projection(step, list(map(projection.machine_named, names)))
+        work = projection.counted(lambda fake: without_memory(target, fake), mode)
+        return projection.Projection(work, list(map(projection.machine_named, names)))
     device = detect(target.device)
     measured = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None)
     if device.is_gpu:  # the profiler stays attached to this process and slows down launches
         measured.complete(ceilings_of(device, None), ())
-    records, totals = profiled(target, mode, device, is_compiled=compile)
-    if records[0].status == "failed":
-        raise UsageError(records[0].reason)
-    dtypes = product_dtypes(records)
-    ceilings = measured.complete(ceilings_of(device, None), dtypes)
+    step = ProfiledStep(target, mode)
+    breakdown = timed(step, account(step), device, is_compiled=compile)
+    records = records_of(breakdown)
+    ceilings = measured.complete(ceilings_of(device, None), product_dtypes(records))
     environment = stamp(
         "bench", device, ceilings, saved_options(Settings(cache="warm")), ("profile",)
     )
-    return Profile(replace(environment, profile=totals), records, render)
+    return Profile(replace(environment, profile=step_of(breakdown)), records, render)
 
 
 def with_work(

@@ -85,11 +85,10 @@ def add_options(parser: Parser) -> None:
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.harness.calibrate.calibration import (
         MeasuredCeilings,
-        measure_all,
         merged,
         peak_sentences,
     )
-    from bench.harness.calibrate.setup import FULL, QUICK, Setup
+    from bench.harness.calibrate.setup import FULL, QUICK, Setup, measure_all
     from bench.harness.cli import main
     from bench.harness.run import Run
     from results.store.runfile import runs_directory
@@ -161,7 +160,7 @@ def show(
 
 
 def planned(options: Options, setup: Setup, matmul: Op) -> list[tuple[str, Part]]:
-    from bench.harness.calibrate import bandwidth, calibration, peaks
+    from bench.harness.calibrate import calibration, peaks
     from bench.harness.measure.rows import has_dtype
 
     device = setup.device
@@ -172,7 +171,7 @@ def planned(options: Options, setup: Setup, matmul: Op) -> list[tuple[str, Part]
     ]
     has_fmas = device.is_gpu and not options.quick  # no row is compared with them
     fmas = [d for d in dtypes if has_fmas and d in peaks.FMA_DTYPES]
-    return calibration.parts_of(True, bandwidth.MIXES, dtypes, fmas, not device.cache_is_assumed)
+    return calibration.parts_of(True, calibration.MIXES, dtypes, fmas, not device.cache_is_assumed)
 
 
 def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence[str]]) -> Table:

@@ -16,7 +16,7 @@ from bench.comparing.interleave import without_culprits
 from bench.comparing.problems import Problem
 from bench.comparing.turns import ComparePolicy, completed
 from bench.harness import clock, worker
-from bench.harness.calibrate.bandwidth import MIXES
+from bench.harness.calibrate.calibration import MIXES
 from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device

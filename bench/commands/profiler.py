@@ -380,11 +380,11 @@ def answer_of(
     A worker runs a user's code, and the profiler of a GPU: it stays attached to its process and
     would slow down the launches of the calibration.
     """
-    from bench.harness import worker
-
     is_own = options.target is not None or options.rules is not None
     if not is_own and not (device and device.is_gpu):
         return function(options, settings, device)
+    from bench.harness import worker
+
     timeout_s = settings.timeout_s if is_own else worker.OWN_TIMEOUT_S
     step = "a call, or the import,"
     try:
@@ -401,20 +401,29 @@ def answer_of(
 def records_of(
     options: Options, settings: Settings, device: Device
 ) -> tuple[list[Record], StepTotals | None]:
-    from bench.profiling.tracing import profiled
+    """Return the records of a step, the longest first, and its totals: None, with all records
+    `failed`, if it could not be timed.
+    """
+    from bench.profiling import records as rows
+    from bench.profiling.step import ProfiledStep, account
+    from bench.profiling.tracing import timed
 
     device.use()
     protocol.announce()
     target = chosen_target(options, settings, device.torch_name)
     protocol.announce(runs=False)
-    return profiled(
-        target,
-        options.mode,
-        device,
-        left_s=settings.budget_s or math.inf,
-        trace=options.trace,
-        is_compiled=options.compile,
-    )
+    step = ProfiledStep(target, options.mode)
+    breakdown = account(step)
+    left_s = settings.budget_s or math.inf
+    try:
+        breakdown = timed(step, breakdown, device, left_s, options.trace, options.compile)
+    except UsageError as error:
+        failed = [
+            replace(record, status="failed", reason=str(error))
+            for record in rows.work_records(breakdown)
+        ]
+        return failed, None
+    return rows.records_of(breakdown), rows.step_of(breakdown)
 
 
 def records_of_trace(

@@ -22,14 +22,14 @@ from bench.comparing.case import Case, Functions
 from bench.harness.data.agreement import Fn, fresh
 from bench.harness.torch_private import remove_kernels, tree_map_only
 from bench.profiling.counts import name_of, tensors_in
-from bench.profiling.step import ProfiledStep, Tags, leaves_of
+from bench.profiling.step import ProfiledStep, Watcher, leaves_of
 from bench.profiling.target import Target, guarded_call, user_function
 from results.record import Record
 
 UNSOUND = ("invalid", "failed")
 
 
-class LargestCall(Tags):
+class LargestCall(Watcher):
     """Finds the call of an operation with the most elements, and its arguments."""
 
     def __init__(self, step: ProfiledStep, name: str) -> None:

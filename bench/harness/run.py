@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from bench.harness import clock
-from bench.harness.calibrate.bandwidth import MIXES
-from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
+from bench.harness.calibrate.calibration import MIXES, MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device import gpu_state
 from bench.harness.device.device import Device, environment_facts, git_state, host_state

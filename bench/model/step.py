@@ -38,6 +38,7 @@ from bench.harness.torch_private import forget_compiled
 from bench.model.reproducibility import checkpoint_report, deterministic
 from bench.model.transformer import Transformer
 from results.record import Record, Step
+from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.step_memory import StepPlan, step_memory
 
 PHASES = ("forward", "backward", "clip", "optimizer", "zero_grad")
@@ -125,7 +126,9 @@ class TrainingStep:
         self.clock = PhaseClock(device.is_gpu)
         torch.manual_seed(seed)
         with torch.device(device.torch_name):
-            self.model = Transformer(plan.config, plan.checkpoint)
+            self.model = Transformer(
+                plan.config, checkpoint_group(plan.checkpoint, plan.config.layers)
+            )
             shape = (plan.batch, plan.sequence)
             self.ids, self.targets = (
                 torch.randint(0, plan.config.vocabulary, shape) for _ in range(2)
@@ -359,7 +362,7 @@ def counted_flops(plan: StepPlan) -> dict[str, int]:
     release counts every pair of tokens elsewhere, also those that the mask leaves out.
     """
     with torch.device("meta"):
-        model = Transformer(plan.config, plan.checkpoint)
+        model = Transformer(plan.config, checkpoint_group(plan.checkpoint, plan.config.layers))
         model.rotate_for(plan.sequence, torch.float32, "meta")
         ids = torch.zeros(plan.batch // plan.micro_batches, plan.sequence, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bench.model.layers import RMSNORM_EPSILON, causal_attention, rotated, rotation_table
-from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config import ModelConfig
 
 DEVIATION = 0.02
@@ -133,11 +132,11 @@ class Head(nn.Module):
 class Transformer(nn.Module):
     """The whole model, from token ids to the loss, with initial weights, on the default device.
 
-    Checkpointing is `none`, `full`, `every-K` or `sqrt`: groups of layers of which only the input
-    is kept. `bench.model.layers.unsupported` says which models cannot be built.
+    With checkpointing, only the inputs of groups of `group` layers are kept; 0: no checkpointing.
+    `bench.model.layers.unsupported` says which models cannot be built.
     """
 
-    def __init__(self, config: ModelConfig, checkpointing: str = "none") -> None:
+    def __init__(self, config: ModelConfig, group: int = 0) -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.positions = (
@@ -149,7 +148,7 @@ class Transformer(nn.Module):
         self.head = Head(config)
         if config.is_tied:
             self.head.product.weight = self.embedding.weight
-        self.group = checkpoint_group(checkpointing, config.layers)
+        self.group = group
         self.head_dim = config.head_dim
         self.width = config.width
         self.rotation: Tensor | None = None

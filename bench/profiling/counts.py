@@ -20,16 +20,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from inspect import signature
-from itertools import chain
 from typing import Any
 
+import torch
 from torch import ScriptObject, Tag, Tensor, broadcast_shapes
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import flop_registry
 
 from bench.harness.torch_private import has_kernel_for, tree_iter, tree_map_only
 from bench.profiling.operation import DATA_DEPENDENT, HOST_SYNC, UNMODELLED, Operation
-from bench.profiling.products import PRODUCTS, computed_flops, stored_in
+from bench.profiling.products import PRODUCTS, computed_flops, specified_values
 from roofline.work import FLOPS_PER_ELEMENT as DECLARED
 from roofline.work import Work
 
@@ -207,6 +207,8 @@ additions, a sum of products two more, a division also divides by c^2 + d^2. Oth
 real operation.
 """
 
+BY_VALUES = {Tag.dynamic_output_shape, Tag.data_dependent_output}
+"""Tags of an operation whose result depends on values in its shape or its meaning."""
 
 Moved = Counter[StorageWeakRef]
 """Bytes that a call reads or writes, by storage; the references prevent that another storage gets
@@ -268,7 +270,7 @@ def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
     flags = []
     if call.base == "_local_scalar_dense":
         flags.append(HOST_SYNC)
-    elif is_data_dependent(func):
+    elif not BY_VALUES.isdisjoint(call.tags):
         flags.append(DATA_DEPENDENT)
     if not is_known:
         flags.append(UNMODELLED)
@@ -425,13 +427,6 @@ class Call:
         return int(rows * (table.numel() // max(1, indexed)))
 
 
-def is_data_dependent(func: Any) -> bool:
-    """Whether the shape of the result, or its meaning, depends on values."""
-    return bool(
-        {Tag.dynamic_output_shape, Tag.data_dependent_output} & set(getattr(func, "tags", ()))
-    )
-
-
 @cache
 def is_decomposed(func: Any) -> bool:
     """Whether torch runs an operation as others, and has no kernel for it."""
@@ -475,25 +470,38 @@ def held_by(layer: Any) -> Any:
 
 
 def parts_in(value: Any) -> Iterator[Tensor]:
-    """Return the dense tensors that hold the tensors in a value."""
-    return chain.from_iterable(map(stored_in, tensors_in(value)))
+    """Return the dense tensors that hold the tensors in a value: the values and the indices of a
+    sparse one, the sequences of a nested one.
+    """
+    for tensor in tensors_in(value):
+        if tensor.is_nested:
+            yield tensor.values()
+        elif "sparse" not in str(tensor.layout):
+            yield tensor
+        else:
+            yield specified_values(tensor)
+            if tensor.is_sparse:
+                yield tensor._indices()
+            elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+                yield tensor.crow_indices()
+                yield tensor.col_indices()
+            else:
+                yield tensor.ccol_indices()
+                yield tensor.row_indices()
 
 
 def dtypes_of(tensors: Iterable[Tensor]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
 
 
-def shape_text(tensor: Tensor) -> str:
-    if tensor.is_nested:
-        return "nested"
-    return "x".join(map(str, tensor.shape)) or "scalar"
-
-
 def shapes_text(values: Iterable[Any]) -> str:
     """Return shapes as text: `64x32,32x8`; a list of tensors as its length and first shape."""
     texts = []
     for value in values:
-        shapes = list(map(shape_text, tensors_in(value)))
+        shapes = []
+        for tensor in tensors_in(value):
+            shape = "nested" if tensor.is_nested else "x".join(map(str, tensor.shape))
+            shapes.append(shape or "scalar")
         if shapes and isinstance(value, list | tuple):
             texts.append(f"{len(shapes)}*{shapes[0]}{'...' if len(set(shapes)) > 1 else ''}")
         else:

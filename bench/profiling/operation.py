@@ -134,7 +134,7 @@ class Breakdown:
 
     @property
     def duration_ns(self) -> int:
-        operations_ns = summed(self.operations).time_ns
+        operations_ns = sum(operation.time_ns for operation in self.operations)
         others_ns = sum(map(sum, self.unattributed.values()))
         return operations_ns + others_ns + self.others_ns + self.gaps.total()
 

@@ -6,14 +6,12 @@ call. A multiply-add counts as 2 FLOPs. None means that the count depends on val
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bench.harness.torch_private import FakeTensor, tree_iter
-from roofline.work import causal_pairs
 
 Values = Mapping[str, Any]
 
@@ -33,17 +31,17 @@ def matmul_flops(values: Values, result: Tensor) -> int | None:
         return sum(matmul_flops({"self": one}, product) or 0 for one, product in pairs)
     flops = 2 * result.numel() * left.size(-1)
     operands = [left, values.get("mat2"), result]
-    sparse = [tensor for tensor in operands if isinstance(tensor, Tensor) and is_sparse(tensor)]
+    sparse = [
+        tensor
+        for tensor in operands
+        if isinstance(tensor, Tensor) and "sparse" in str(tensor.layout)
+    ]
     # How many elements meet depends on the indices, which fake tensors do not have.
     if len(sparse) > 1 or any(isinstance(tensor, FakeTensor) for tensor in sparse):
         return None
     for tensor in sparse:
         flops = flops // max(1, tensor.numel()) * specified_values(tensor).numel()
     return int(flops)
-
-
-def is_sparse(tensor: Tensor) -> bool:
-    return "sparse" in str(tensor.layout)
 
 
 def specified_values(tensor: Tensor) -> Tensor:
@@ -125,7 +123,7 @@ def computed_flops(values: Values, flops: int) -> int:
     queries = values["query"].shape[2]
     keys = values["key"].shape[2]
     seen = min(queries, keys)
-    pairs = causal_pairs(seen, seen, seen) + (queries - seen) * keys
+    pairs = seen * (seen + 1) // 2 + (queries - seen) * keys
     return int(flops * pairs // max(1, queries * keys))
 
 
@@ -225,23 +223,3 @@ the backward operation, whose name ends with `_backward`.
 PRODUCTS: dict[str, Callable[[Values, Any], int | None]] = {}
 for _rule, _ops in FAMILIES:
     PRODUCTS |= dict.fromkeys(_ops.split(), _rule)
-
-
-def stored_in(tensor: Tensor) -> Iterator[Tensor]:
-    """Return the dense tensors that hold a tensor: the values and the indices of a sparse one, the
-    sequences of a nested one.
-    """
-    if is_sparse(tensor):
-        yield specified_values(tensor)
-    elif tensor.is_nested:
-        yield tensor.values()
-    else:
-        yield tensor
-    if tensor.is_sparse:
-        yield tensor._indices()
-    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        yield tensor.crow_indices()
-        yield tensor.col_indices()
-    elif is_sparse(tensor):
-        yield tensor.ccol_indices()
-        yield tensor.row_indices()

@@ -30,21 +30,14 @@ from results.show.grid import (
     print_cells,
     print_lines,
 )
-from results.show.profile import (
-    fusion_lines,
-    intensity_of,
-    module_cell,
-    name_cells,
-    op_of,
-    work_cells,
-)
+from results.show.profile import fusion_lines, name_cells, op_of, work_cells
 from results.show.units import ABSENT, duration, quantity
 from results.store.runfile import StoreError, load_run
 from results.store.runs import EVERYTHING
 from roofline.gpu_table import UnknownGpuError, find_gpu
 from roofline.limits import ROOFS
 from roofline.machine import Machine
-from roofline.model import bound, limits_s
+from roofline.model import bound, intensity, limits_s
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,7 +90,7 @@ def _row(record: Record, machine: Machine) -> Object:
         "bytes_read": record.bytes_read,
         "bytes_written": record.bytes_written,
         "matmul_flops": operation.matmul_flops,
-        "intensity": intensity_of(record),
+        "intensity": intensity(record.flops or 0, record.moved_bytes or 0),
         "bound": bound(**limits) if limits and time_s else None,
         "least_s": time_s,
         "share": None,
@@ -185,13 +178,14 @@ class Projection:
                     f"{on.slug}: fusing these chains, as torch.compile does, would save "
                     f"{duration(saved_s)}, to at least {duration(on.fused_s)} a step:"
                 )
-                lines += fusion_lines(self.step.fusions, on.saved_s)
+                lines += fusion_lines(self.step.fusions, on.bandwidth.value)
         return lines
 
     def _cells(self, top: int) -> list[dict[str, Cell]]:
         shown = []
         for index, record in enumerate(self.records[:top]):
-            cells = name_cells(record) | work_cells(record)
+            flops_per_byte = self.machines[0].rows[index]["intensity"]
+            cells = name_cells(record) | work_cells(record, flops_per_byte)
             for on in self.machines:
                 row = on.rows[index]
                 name = f" {on.slug}" if len(self.machines) > 1 else ""
@@ -199,7 +193,7 @@ class Projection:
                 cells[f"least time{name}"] = Cell(duration(row["least_s"]), "right")
                 cells[f"share{name}"] = Cell(share, "right")
                 cells[f"bound{name}"] = Cell(row["bound"] or ABSENT)
-            cells["module"] = module_cell(record)
+            cells["module"] = Cell(op_of(record).module, leaves=6)
             cells["flags"] = Cell(", ".join(record.flags))
             shown.append(cells)
         return shown

@@ -26,8 +26,7 @@ NS = 1e-9
 
 def records_of(breakdown: Breakdown) -> list[Record]:
     """Return a record for each row and remainder with time or work, the longest first."""
-    parts = [(_record(row, total), float(total.time_ns)) for row, total in _rows(breakdown)]
-    parts += _remainders(breakdown)
+    parts = [*_rows(breakdown), *_remainders(breakdown)]
     parts.sort(key=lambda part: -part[1])
     # Kernels that overlap make the sum of the parts of a trace longer than its time.
     sum_ns = breakdown.duration_ns
@@ -54,12 +53,12 @@ def records_of(breakdown: Breakdown) -> list[Record]:
 
 def work_records(breakdown: Breakdown) -> list[Record]:
     """Return a record for each row, with its work and no time."""
-    return [_record(row, total) for row, total in _rows(breakdown)]
+    return [record for record, _ in _rows(breakdown)]
 
 
-def _rows(breakdown: Breakdown) -> list[tuple[list[Operation], Operation]]:
-    """Return the operations of each row and their sum; rows without time and work only if there is
-    no other.
+def _rows(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
+    """Return a record for each row, with its work, and its nanoseconds; rows without time and work
+    only if there is no other.
     """
     rows: dict[Any, list[Operation]] = {}
     for operation in breakdown.operations:
@@ -70,40 +69,38 @@ def _rows(breakdown: Breakdown) -> list[tuple[list[Operation], Operation]]:
     shown = [
         (row, total) for row, total in totals if total.time_ns or total.flops or total.bytes_moved
     ]
-    return shown or totals
-
-
-def _record(row: Sequence[Operation], total: Operation) -> Record:
-    first = row[0]
-    module = pattern(first.module)
-    work: Object = {}
-    if first.is_modelled:
-        work = {
-            "flops": total.flops,
-            "bytes_read": total.bytes_read,
-            "bytes_written": total.bytes_written,
-            "units": "matrix" if total.matmul_flops else "vector",
-        }
-    return Record(
-        op=first.op,
-        provider="torch",
-        dtype=first.dtype,
-        shape={"calls": len(row)},
-        case=first.shapes or "-",
-        options={"module": module, "phase": first.phase},
-        status="ok",
-        flags=first.flags,
-        count=len(row),
-        details=ProfileOp(
-            module=module,
-            phase=first.phase,
-            matmul_flops=total.matmul_flops if first.is_modelled else None,
-            shapes=first.shapes,
-            dtypes=first.dtypes,
-            **kernel_fields(total.kernels),
-        ),
-        **work,
-    )
+    for row, total in shown or totals:
+        first = row[0]
+        module = pattern(first.module)
+        work: Object = {}
+        if first.is_modelled:
+            work = {
+                "flops": total.flops,
+                "bytes_read": total.bytes_read,
+                "bytes_written": total.bytes_written,
+                "units": "matrix" if total.matmul_flops else "vector",
+            }
+        record = Record(
+            op=first.op,
+            provider="torch",
+            dtype=first.dtype,
+            shape={"calls": len(row)},
+            case=first.shapes or "-",
+            options={"module": module, "phase": first.phase},
+            status="ok",
+            flags=first.flags,
+            count=len(row),
+            details=ProfileOp(
+                module=module,
+                phase=first.phase,
+                matmul_flops=total.matmul_flops if first.is_modelled else None,
+                shapes=first.shapes,
+                dtypes=first.dtypes,
+                **kernel_fields(total.kernels),
+            ),
+            **work,
+        )
+        yield record, total.time_ns
 
 
 def kernel_fields(kernels: Mapping[str, Sequence[int]]) -> Object:
@@ -119,39 +116,42 @@ def kernel_fields(kernels: Mapping[str, Sequence[int]]) -> Object:
 def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
     """Return what is no operation, with its nanoseconds."""
     dtype = main_dtype(breakdown.operations)
+    spent: dict[tuple[str, str], float] = {}
+    """Nanoseconds by name and module."""
     if breakdown.unattributed:
-        record = _remainder(UNATTRIBUTED, dtype, **kernel_fields(breakdown.unattributed))
-        yield record, sum(map(sum, breakdown.unattributed.values()))
+        spent[UNATTRIBUTED, ""] = sum(map(sum, breakdown.unattributed.values()))
     if breakdown.others_ns:
-        yield _remainder(OTHER_STEPS, dtype), breakdown.others_ns
+        spent[OTHER_STEPS, ""] = breakdown.others_ns
     gap_ns = breakdown.gaps.total()
     overhead_ns = 0
     if not breakdown.is_trace:
         longer_ns = breakdown.duration_ns - round(median(breakdown.samples_s) / NS)
         overhead_ns = min(gap_ns, max(0, longer_ns))
     if overhead_ns:
-        yield _remainder(OVERHEAD, dtype), overhead_ns
+        spent[OVERHEAD, ""] = overhead_ns
     gaps: Counter[str] = Counter()
-    for module, spent_ns in breakdown.gaps.items():
-        gaps[pattern(module)] += spent_ns
-    for module, spent_ns in gaps.items():
-        left_ns = spent_ns * (1 - overhead_ns / max(1, gap_ns))  # each has a part of the overhead
+    for module, module_ns in breakdown.gaps.items():
+        gaps[pattern(module)] += module_ns
+    for module, module_ns in gaps.items():
+        left_ns = module_ns * (1 - overhead_ns / max(1, gap_ns))  # each has a part of the overhead
         if left_ns:
-            yield _remainder(HOST_GAP, dtype, module), left_ns
-
-
-def _remainder(op: str, dtype: str, module: str = "", **kernels: Any) -> Record:
-    return Record(
-        op=op,
-        provider="torch",
-        dtype=dtype,
-        shape={"calls": 1},
-        case="-",
-        status="ok",
-        options={"module": module} if module else {},
-        count=0,
-        details=ProfileOp(module=module, phase="", matmul_flops=None, **kernels),
-    )
+            spent[HOST_GAP, module] = left_ns
+    kernels = {UNATTRIBUTED: breakdown.unattributed}
+    for (op, module), spent_ns in spent.items():
+        record = Record(
+            op=op,
+            provider="torch",
+            dtype=dtype,
+            shape={"calls": 1},
+            case="-",
+            status="ok",
+            options={"module": module} if module else {},
+            count=0,
+            details=ProfileOp(
+                module=module, phase="", matmul_flops=None, **kernel_fields(kernels.get(op, {}))
+            ),
+        )
+        yield record, spent_ns
 
 
 def step_of(breakdown: Breakdown) -> StepTotals:

@@ -54,7 +54,7 @@ class ProfiledStep:
         self.target = target
         self.mode = mode
         self.phase = "forward"
-        self.tags: Tags | None = None
+        self.watcher: Watcher | None = None
         self.leaves = leaves_of(target) if mode in ("backward", "train") else []
         self.optimizer: Any = None
         self.gradient_of: Callable[[torch.Tensor], torch.Tensor] = torch.ones_like
@@ -127,19 +127,25 @@ def state_kept(target: Target) -> Iterator[None]:
                 buffer.copy_(before)
 
 
-class Tags(TorchDispatchMode):
-    """Intercepts the operations of a step below autograd, and tags each in a trace by its index and
-    name.
+class Watcher(TorchDispatchMode):
+    """Intercepts the operations of a step below autograd, tags each in a trace by its index and
+    name and, if it `is_counting`, counts its work.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, step: ProfiledStep) -> None:
+    def __init__(self, step: ProfiledStep, is_counting: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.step = step
+        self.is_counting = is_counting
+        self.operations: list[Operation] = []
+        """Those that were counted."""
         self.number = 0
         self.modules: list[str] = []
         """Paths of the running modules, the innermost last."""
+        self._module_of_node: dict[int, str] = {}
+        named = step.target.modules.named_parameters()
+        self._owners = {id(parameter): path.rpartition(".")[0] for path, parameter in named}
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -161,7 +167,8 @@ class Tags(TorchDispatchMode):
                 return func.decompose(*args, **kwargs)
         with self.tag(name_of(func)):
             result = func(*args, **kwargs)
-        self.add(func, args, kwargs, result)
+        if self.is_counting:
+            self.add(func, args, kwargs, result)
         return result
 
     def watched(self, value: Any) -> Any:
@@ -176,7 +183,20 @@ class Tags(TorchDispatchMode):
         return run
 
     def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Handle an operation that ran; does nothing here."""
+        """Count an operation that ran."""
+        operation = count(func, args, kwargs, result)
+        operation.phase = self.step.phase
+        node = current_autograd_node()
+        if self.modules:  # also if it is recomputed in the backward pass
+            operation.module = self.modules[-1]
+        if node is None:
+            # An autograd node belongs to the first operation after it was created.
+            self._module_of_node.setdefault(int(sequence_number()) - 1, operation.module)
+        elif not self.modules and hasattr(node, "variable"):
+            operation.module = self._owners.get(id(node.variable), "")
+        elif not self.modules:
+            operation.module = self._module_of_node.get(node._sequence_nr(), "")
+        self.operations.append(operation)
 
     def tag(self, name: str) -> Any:
         self.number += 1
@@ -205,7 +225,7 @@ class Tags(TorchDispatchMode):
 
         entering = hooks.register_module_forward_pre_hook(enter)
         leaving = hooks.register_module_forward_hook(leave, always_call=True)
-        self.step.tags = self
+        self.step.watcher = self
         try:
             with (
                 eager() if is_eager else nullcontext(),
@@ -217,44 +237,16 @@ class Tags(TorchDispatchMode):
                 )
                 yield
         finally:
-            self.step.tags = None
+            self.step.watcher = None
             entering.remove()
             leaving.remove()
 
 
-class Account(Tags):
-    """Counts the work of each operation."""
-
-    def __init__(self, step: ProfiledStep) -> None:
-        super().__init__(step)
-        self.operations: list[Operation] = []
-        self._module_of_node: dict[int, str] = {}
-        named = step.target.modules.named_parameters()
-        self._owners: dict[int, str] = {
-            id(parameter): path.rpartition(".")[0] for path, parameter in named
-        }
-
-    def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        operation = count(func, args, kwargs, result)
-        operation.phase = self.step.phase
-        node = current_autograd_node()
-        if self.modules:  # also if it is recomputed in the backward pass
-            operation.module = self.modules[-1]
-        if node is None:
-            # An autograd node belongs to the first operation after it was created.
-            self._module_of_node.setdefault(int(sequence_number()) - 1, operation.module)
-        elif not self.modules and hasattr(node, "variable"):
-            operation.module = self._owners.get(id(node.variable), "")
-        elif not self.modules:
-            operation.module = self._module_of_node.get(node._sequence_nr(), "")
-        self.operations.append(operation)
-
-
 def counted(step: ProfiledStep, is_eager: bool = True) -> Breakdown:
-    account = Account(step)
-    with account.watching(is_eager):
+    watcher = Watcher(step)
+    with watcher.watching(is_eager):
         step()
-    return Breakdown(account.operations)
+    return Breakdown(watcher.operations)
 
 
 def account(step: ProfiledStep) -> Breakdown:
@@ -338,13 +330,13 @@ def shown(
     """Return the function of a region, wrapped so that its calls are tagged and counted."""
 
     def run(args: list[Any]) -> Any:
-        tags = step.tags
-        if tags is None:
+        watcher = step.watcher
+        if watcher is None:
             return function(args)
         given = list(tensors_in(args))  # the function takes them out of the list
-        with disable_current_modes(), tags.tag(region.op):
+        with disable_current_modes(), watcher.tag(region.op):
             result = function(args)
-        if isinstance(tags, Account):
+        if watcher.is_counting:
             # Outputs that are part of an input are not written.
             read = distinct(given)
             made = distinct(tensors_in(result)).items()
@@ -355,7 +347,7 @@ def shown(
                 bytes_read=read.total(),
                 bytes_written=sum(size for storage, size in made if storage not in read),
             )
-            tags.operations.append(call)
+            watcher.operations.append(call)
         return result
 
     run._boxed_call = True  # type: ignore[attr-defined]

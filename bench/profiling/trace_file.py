@@ -33,12 +33,12 @@ from bench.harness.timing import protocol
 from bench.harness.timing.recording import ON_GPU, kernels_of
 from bench.harness.torch_private import has_kernel
 from bench.profiling.counts import (
+    BY_VALUES,
     RULES,
     base_name,
     count,
     declare,
     dtypes_of,
-    is_data_dependent,
     is_decomposed,
     shapes_text,
     tensors_in,
@@ -500,7 +500,7 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
             else:
                 args.append(argument.value(expected))
         with warnings.catch_warnings(action="ignore"):
-            result = None if is_data_dependent(func) else func(*args, **kwargs)
+            result = func(*args, **kwargs) if BY_VALUES.isdisjoint(func.tags) else None
             operation = count(func, args, kwargs, result)
         # Each call has tensors of its own here, so what it reads of others is not known.
         return replace(operation, reads={}) if operation.flops <= MAX_FLOPS else unknown

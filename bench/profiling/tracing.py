@@ -12,7 +12,7 @@ import math
 import platform
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,9 @@ from bench.harness.measure.measure_row import sample_steps
 from bench.harness.timing.recording import Kernel, kernels_of, prepare_profiler, span_of
 from bench.harness.torch_private import RecordFunctionFast
 from bench.profiling.operation import MODULE, STEP, TAG, Breakdown, Operation
-from bench.profiling.records import records_of, step_of, work_records
-from bench.profiling.step import ProfiledStep, Tags, account, compiled, state_kept
-from bench.profiling.target import Target, guarded_call
-from results.record import Object, Record, StepTotals
+from bench.profiling.step import ProfiledStep, Watcher, compiled, state_kept
+from bench.profiling.target import guarded_call
+from results.record import Object
 from results.show.category import is_communication
 
 if TYPE_CHECKING:
@@ -55,25 +54,6 @@ PRECOMPILED = "## Call CompiledFxGraph"
 """Prefix of the events of regions that were compiled before the profiler started."""
 
 
-def profiled(
-    target: Target, mode: str, device: Device, **how: Any
-) -> tuple[list[Record], StepTotals | None]:
-    """Count and time a step, see `timed`; return its records, the longest first, and its totals:
-    None, with all records `failed`, if it could not be timed.
-    """
-    step = ProfiledStep(target, mode)
-    breakdown = account(step)
-    try:
-        breakdown = timed(step, breakdown, device, **how)
-    except UsageError as error:
-        failed = [
-            replace(record, status="failed", reason=str(error))
-            for record in work_records(breakdown)
-        ]
-        return failed, None
-    return records_of(breakdown), step_of(breakdown)
-
-
 def timed(
     step: ProfiledStep,
     breakdown: Breakdown,
@@ -95,7 +75,7 @@ def timed(
 
 def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Object:
     prepare_profiler()
-    tags = Tags(step)
+    watcher = Watcher(step, is_counting=False)
     activities = [ProfilerActivity.CPU]
     if step.target.device.startswith("cuda"):
         activities.append(ProfilerActivity.CUDA)
@@ -105,11 +85,11 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Object
             record_shapes=keep is not None,
             acc_events=True,  # torch 2.11 warns without it
         ) as profiler,
-        tags.watching(is_eager=False),
+        watcher.watching(is_eager=False),
     ):
         step()  # the first step under a profiler is slower
         for _ in range(steps):
-            tags.number = 0
+            watcher.number = 0
             with RecordFunctionFast(STEP):
                 step()
     with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ from results.show.table import print_header, table_of_run
 from results.show.terminal import printable
 from results.show.units import ABSENT, duration, number, percent, quantity
 from results.show.units import count as counted
-from roofline.model import intensity, judged, mbu
+from roofline.model import judged, mbu
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -134,19 +134,14 @@ class Totals:
     """None if the peak of a dtype is unknown."""
     mbu: float | None = None
 
-    def saved_s(self, fusion: Fusion) -> float:
-        """Return the time of the saved bytes; 0 if the bandwidth is unknown."""
-        return fusion.saved_bytes / self.bandwidth if self.bandwidth else 0.0
-
     def to_dict(self) -> Object:
         """Return the totals as JSON outputs have them, with the facts of the step among them."""
         values: Object = to_builtins(self)
         del values["bandwidth"]
         facts: Object = values.pop("step")
         facts["eager_bytes"] = self.step.eager_bytes
-        facts["fusing"] = [
-            to_builtins(fusion) | {"saved_s": self.saved_s(fusion)} for fusion in self.step.fusing
-        ]
+        for entry in facts.setdefault("fusing", []):
+            entry["saved_s"] = entry["saved_bytes"] / self.bandwidth if self.bandwidth else 0.0
         return facts | values
 
 
@@ -180,7 +175,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
             totals.busy += share
         bounds[score["bound"]] += share
         if record.op != OVERHEAD:
-            totals.at_roof_s += time_s * roof_fraction(record, score)
+            totals.at_roof_s += time_s * score["roof_fraction"]
         if details.phase:
             phase = totals.phases.setdefault(details.phase, {"flops": 0, "time_s": 0.0})
             phase["flops"] += record.flops or 0
@@ -200,13 +195,14 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
     if bandwidth:
         totals.bandwidth = bandwidth.value
         totals.mbu = mbu(moved / step.time_s, bandwidth.value)
-        totals.fusable_s = sum(map(totals.saved_s, step.fusing))
+        totals.fusable_s = sum(fusion.saved_bytes / bandwidth.value for fusion in step.fusing)
     return totals
 
 
 def scored(environment: Environment, records: Sequence[Record]) -> list[Scored]:
     """Return the records with their scores; the bound is `latency` where the longest kernel of a
-    call is too short.
+    call is too short. `roof_fraction` is the time of a row at its roof as a fraction of its time; 1
+    if it has no roof.
     """
     every: list[Scored] = []
     for record, score in judged(environment, records):
@@ -217,14 +213,10 @@ def scored(environment: Environment, records: Sequence[Record]) -> list[Scored]:
         is_short = longest_s < LATENCY_S
         if is_short and score["bound"] and score["roofline_pct"] < LATENCY_PCT:
             score["bound"] = "latency"
+        has_roof = (record.flops or record.moved_bytes) and score["roofline_pct"] is not None
+        score["roof_fraction"] = min(1.0, score["roofline_pct"] / 100) if has_roof else 1.0
         every.append((record, score))
     return every
-
-
-def roof_fraction(record: Record, score: Score) -> float:
-    """Return the time of a row at its roof as a fraction of its time; 1 if it has no roof."""
-    has_roof = (record.flops or record.moved_bytes) and score["roofline_pct"] is not None
-    return min(1.0, float(score["roofline_pct"]) / 100) if has_roof else 1.0
 
 
 def document_of(environment: Environment, records: Sequence[Record]) -> Object:
@@ -317,12 +309,12 @@ def sentences(totals: Totals) -> list[str]:
         said += trace_sentences(totals)
     if totals.flops or totals.bytes_read or totals.bytes_written:
         said += work_sentences(totals)
-    if totals.fusable_s:
+    if totals.bandwidth and totals.fusable_s:
         said.append(
             f"Fusing these chains, as torch.compile does, would save "
             f"{duration(totals.fusable_s)} at the memory ceiling:"
         )
-        said += fusion_lines(step.fusing, totals.saved_s)
+        said += fusion_lines(step.fusing, totals.bandwidth)
     return said
 
 
@@ -412,32 +404,22 @@ def work_sentences(totals: Totals) -> list[str]:
     return said
 
 
-def fusion_lines(fusions: Sequence[Fusion], saved_s: Callable[[Fusion], float]) -> list[str]:
+def fusion_lines(fusions: Sequence[Fusion], bytes_per_s: float) -> list[str]:
     """Return the chains that save most, and the others as one; the times add up to the sum."""
     lines = []
     for fusion in fusions[:MAX_SHOWN_FUSIONS]:
-        lines.append(f"- {fusion_text(fusion)}: {duration(saved_s(fusion))}")
+        text = " + ".join(fusion.operations).replace("div_ + mul", "dropout")  # the mask, in place
+        text = re.sub(r"_(?!\S)", "", text)
+        for operations, name in FUSED_NAMES.items():
+            text = re.sub(rf"(?<!\S){re.escape(operations)}(?!\S)", name, text)
+        where = f" in {fusion.module}" if fusion.module else ""
+        times = f", {fusion.count} times" if fusion.count > 1 else ""
+        lines.append(f"- {text}{where}{times}: {duration(fusion.saved_bytes / bytes_per_s)}")
     others = fusions[MAX_SHOWN_FUSIONS:]
     if others:
-        rest_s = sum(map(saved_s, others))
+        rest_s = sum(fusion.saved_bytes / bytes_per_s for fusion in others)
         lines.append(f"- {counted(len(others), 'other chain')}: {duration(rest_s)}")
     return lines
-
-
-def fusion_text(fusion: Fusion) -> str:
-    text = " + ".join(fusion.operations).replace("div_ + mul", "dropout")  # the mask, in place
-    text = re.sub(r"_(?!\S)", "", text)
-    for operations, name in FUSED_NAMES.items():
-        text = re.sub(rf"(?<!\S){re.escape(operations)}(?!\S)", name, text)
-    where = f" in {fusion.module}" if fusion.module else ""
-    times = f", {fusion.count} times" if fusion.count > 1 else ""
-    return f"{text}{where}{times}"
-
-
-def intensity_of(record: Record) -> float | None:
-    """Return the FLOPs per byte of a row; None if it has no work, or moves nothing."""
-    moved = record.moved_bytes
-    return None if record.flops is None or moved is None else intensity(record.flops, moved)
 
 
 def name_cells(record: Record) -> Cells:
@@ -448,16 +430,12 @@ def name_cells(record: Record) -> Cells:
     }
 
 
-def work_cells(record: Record) -> Cells:
+def work_cells(record: Record, flops_per_byte: float | None) -> Cells:
     return {
         "FLOPs": Cell(quantity(record.flops), "right", leaves=6),
         "bytes": Cell(quantity(record.moved_bytes), "right", leaves=5),
-        "FLOP/B": Cell(number(intensity_of(record), 3), "right", leaves=2),
+        "FLOP/B": Cell(number(flops_per_byte, 3), "right", leaves=2),
     }
-
-
-def module_cell(record: Record) -> Cell:
-    return Cell(op_of(record).module, leaves=6)
 
 
 def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
@@ -469,14 +447,25 @@ def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
         row = name_cells(record)
         row["time"] = Cell(duration(details.time_s), "right")
         row["share"] = Cell(percent(details.share), "right")
-        row |= work_cells(record)
+        row |= work_cells(record, score["intensity"])
         row["FLOP/s"] = Cell(quantity(score["flops_per_s"] or None), "right", leaves=4)
         row["B/s"] = Cell(quantity(score["bytes_per_s"] or None), "right", leaves=3)
         row["bound"] = Cell(score["bound"] or ABSENT)
         row["% roof"] = Cell(percent(score["roofline_pct"], 100), "right")
         row["phase"] = Cell(details.phase, leaves=1)
-        row["module"] = module_cell(record)
-        row["flags"] = Cell(_note(record, score))
+        row["module"] = Cell(details.module, leaves=6)
+        notes = list(record.flags)
+        if score["excess"]:
+            notes.append("above-roof")
+        if record.op in REMAINDERS:
+            longest = list(zip(details.kernels, details.kernels_s, strict=False))[:MAX_NAMES]
+            kernels = [f"{cut(name)} {duration(time_s)}" for name, time_s in longest]
+            if len(details.kernels) > len(kernels):
+                kernels.append(f"and {len(details.kernels) - len(kernels)} more")
+            notes.append(REMAINDERS[record.op])
+            if kernels:
+                notes[-1] += f": {', '.join(kernels)}"
+        row["flags"] = Cell(", ".join(notes))
         rows.append(row)
     print_cells(console, rows, "flags", hint="--format csv has all")
     rest = every[top:]
@@ -484,22 +473,6 @@ def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
         share = percent(sum(op_of(record).share or 0.0 for record, _ in rest))
         shown_by = "--top shows them (of a saved run: -v); --format json has all"
         print_lines(console, f"... and {len(rest)} more with {share} of the time: {shown_by}")
-
-
-def _note(record: Record, score: Score) -> str:
-    notes = list(record.flags)
-    if score["excess"]:
-        notes.append("above-roof")
-    if record.op in REMAINDERS:
-        notes.append(REMAINDERS[record.op])
-        details = op_of(record)
-        longest = list(zip(details.kernels, details.kernels_s, strict=False))[:MAX_NAMES]
-        kernels = [f"{cut(name)} {duration(time_s)}" for name, time_s in longest]
-        if len(details.kernels) > len(kernels):
-            kernels.append(f"and {len(details.kernels) - len(kernels)} more")
-        if kernels:
-            notes[-1] += f": {', '.join(kernels)}"
-    return ", ".join(notes)
 
 
 def cut(name: str) -> str:
@@ -532,7 +505,7 @@ class Group:
             self.flops += record.flops
             self.moved_bytes += record.moved_bytes or 0
             self.counted_s += time_s
-            self.saved_s += time_s * (1 - roof_fraction(record, score))
+            self.saved_s += time_s * (1 - score["roof_fraction"])
 
     def row(self, by: str, name: str) -> Object:
         """Return the group as a row; its rates are those of the counted part of the time."""

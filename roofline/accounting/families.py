@@ -56,11 +56,6 @@ def build_config(family: str, keys: ConfigKeys, name: str, source: str) -> Model
     config = ModelConfig(
         name=name, family=family, source=source, assumptions=tuple(keys.assumptions), **values
     )
-    _check(config, name)
-    return config
-
-
-def _check(config: ModelConfig, name: str) -> None:
     if config.heads % config.kv_heads:
         raise ConfigError(
             f"{name}: {config.heads} heads are not a multiple of {config.kv_heads} key/value heads"
@@ -68,6 +63,7 @@ def _check(config: ModelConfig, name: str) -> None:
     experts = config.experts
     if experts and experts.per_token > experts.count:
         raise ConfigError(f"{name}: {experts.per_token} experts per token of only {experts.count}")
+    return config
 
 
 def _decoder(

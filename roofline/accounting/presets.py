@@ -11,10 +11,8 @@ from pathlib import Path
 from results.show.facts import facts_of
 from results.show.spelling import did_you_mean
 from results.show.terminal import busy
-from roofline.accounting.built import HEADS, built_config, stored_model
 from roofline.accounting.config import ConfigError, ConfigKeys, Keys, ModelConfig, shown_value
 from roofline.accounting.families import FAMILIES, build_config
-from roofline.accounting.storage import quantization_of
 
 MODEL_FOLDER = Path(__file__).parent / "models"
 
@@ -41,6 +39,8 @@ def load_preset(name: str) -> ModelConfig:
         try:
             return load_config(folder / "config.json")
         except ConfigError as error:  # missing or not supported: by its safetensors files
+            from roofline.accounting.built import stored_model
+
             return stored_model(folder, str(error))
     hint = did_you_mean(name.rpartition("/")[2], sorted(names, key=len), 4, 0.5)
     hint = hint or "see `python -m roofline estimate params --help`,"
@@ -91,6 +91,8 @@ def read_config(values: Keys, where: str) -> ModelConfig:
 
 
 def _built(values: Keys, where: str) -> ModelConfig:
+    from roofline.accounting.built import built_config
+
     try:
         with busy("building the model with transformers"):
             return built_config(values, where)
@@ -106,6 +108,8 @@ def _stored(config: ModelConfig, values: Keys) -> ModelConfig:
         return config
     if not isinstance(given, dict):
         ConfigKeys(values, config.name).refuse("quantization_config", "an object")
+    from roofline.accounting.storage import quantization_of
+
     found = quantization_of(given)
     note = "'quantization_config' has an unknown format and is ignored: give --weight-dtype"
     if found:
@@ -126,6 +130,8 @@ def _text_part(values: Keys, inner: Keys, where: str) -> ModelConfig:
 
 
 def _check_head(classes: object, where: str) -> None:
+    from roofline.accounting.built import HEADS
+
     if isinstance(classes, list) and classes and not any(str(c).endswith(HEADS) for c in classes):
         raise ConfigError(
             f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head; "

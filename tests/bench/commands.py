@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-from bench.harness.calibrate.bandwidth import MIXES
-from bench.harness.calibrate.calibration import MeasuredCeilings
+from bench.harness.calibrate.calibration import MIXES, MeasuredCeilings
 from bench.harness.cli.main import main
 from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.device.device import Device, cpu_device, default_threads

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench.harness.calibrate import bandwidth, calibration, peaks, setup
+from bench.harness.calibrate import bandwidth, peaks, setup
 from bench.harness.device.device import MIB
 from bench.harness.timing import protocol
 from tests.bench import commands
@@ -20,9 +20,8 @@ def quick(runs, monkeypatch):
 def tiny_calibration(monkeypatch):
     """Calibrate in a few milliseconds."""
     tiny = setup.QUICK._replace(screening_s=0.01, confirming_s=0.02)
-    for module in (setup, calibration):
-        monkeypatch.setattr(module, "QUICK", tiny)
-        monkeypatch.setattr(module, "FULL", tiny)
+    monkeypatch.setattr(setup, "QUICK", tiny)
+    monkeypatch.setattr(setup, "FULL", tiny)
     monkeypatch.setattr(bandwidth, "BRIEF", tiny)
     monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 4 * MIB)
     monkeypatch.setattr(peaks, "CPU_SHAPES", ("64", "128"))

@@ -128,9 +128,9 @@ EQUIVALENT = [
     ),
     (
         "results/stats/comparison.py",
-        "half = center - interval.low if center > 0 else interval.high - center",
-        "> 0",
-        ">= 0",
+        "if interval.center < 0:",
+        "< 0",
+        "<= 0",
         "a center of 0 is within every margin, which is decided next",
     ),
     (SAMPLES, "CERTAIN = 1e9", "1e9", "2000000000.0", "normal, as 1e9 is"),

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     Arrays = tuple[Tensor, Tensor, Tensor]
     """x, y and out in fp32, of equal length."""
 
-MIXES = ("copy", "triad", "read", "write")
-"""Mixes of reads and writes, 1:1, 2:1, 1:0, 0:1; those of STREAM come first."""
-
 MIN_CACHES = 4  # array size in last-level caches, the rule of STREAM
 MIN_CPU_BYTES = 64 * MIB  # array size, so a launch takes a millisecond or more
 MIN_GPU_BYTES = 4096 * MIB
@@ -64,7 +61,7 @@ def launch(setup: Setup) -> list[Measured]:
     return [setup.measured("launch", "launch", rate, "launch", "fp32", {"n": 1}, **no_work)]
 
 
-def bandwidth(setup: Setup, mixes: Sequence[str] = MIXES) -> list[Measured]:
+def bandwidth(setup: Setup, mixes: Sequence[str]) -> list[Measured]:
     size_bytes = operand_bytes(setup.device)
     arrays = filled(setup.device, size_bytes)
     measured = []

@@ -20,20 +20,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import ValidationError
 
-from bench.harness import worker
-from bench.harness.calibrate import bandwidth, peaks
-from bench.harness.calibrate.setup import FULL, QUICK, Measured, Part, Setup
 from bench.harness.device import gpu_state
 from bench.harness.device.device import Device, environment_facts
-from bench.harness.measure.measure_row import release
-from bench.harness.measure.rows import one_line
 from bench.harness.op import UsageError
 from results.store.runfile import StoreError, lock_file, write_output
 from roofline.machine import READ_SHARES, Ceiling, Machine
 from roofline.work import Work
+
+if TYPE_CHECKING:
+    from bench.harness.calibrate.setup import Part
+
+MIXES = ("copy", "triad", "read", "write")
+"""Mixes of reads and writes, 1:1, 2:1, 1:0, 0:1; those of STREAM come first."""
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
@@ -153,11 +155,11 @@ def mixes_for(works: Iterable[Work]) -> list[str]:
     for work in works:
         if work.bytes:
             share = work.bytes_read / work.bytes
-            below = [mix for mix in bandwidth.MIXES if READ_SHARES[mix] <= share]
-            above = [mix for mix in bandwidth.MIXES if READ_SHARES[mix] >= share]
+            below = [mix for mix in MIXES if READ_SHARES[mix] <= share]
+            above = [mix for mix in MIXES if READ_SHARES[mix] >= share]
             names.add(max(below, key=READ_SHARES.__getitem__))
             names.add(min(above, key=READ_SHARES.__getitem__))
-    return [mix for mix in bandwidth.MIXES if mix in names]
+    return [mix for mix in MIXES if mix in names]
 
 
 def parts_of(
@@ -170,6 +172,8 @@ def parts_of(
     """Return the parts to measure, the most important first, because a calibration may be
     interrupted.
     """
+    from bench.harness.calibrate import bandwidth, peaks
+
     parts: list[tuple[str, Part]] = [("launch", bandwidth.launch)] if needs_launch else []
     if mixes:
         parts.append(
@@ -178,33 +182,6 @@ def parts_of(
     parts += [(f"{dtype} matmul", partial(peaks.matmul, dtype=dtype)) for dtype in matmuls]
     parts += [(f"{dtype} FMA", partial(peaks.fma, dtype=dtype)) for dtype in fmas]
     return [*parts, ("cache", bandwidth.cache)] if needs_cache else parts
-
-
-def measure_all(
-    parts: Iterable[tuple[str, Part]], setup: Setup, say: Callable[[str], object]
-) -> Iterator[list[Measured]]:
-    for name, part in parts:
-        say(name)
-        measured: list[Measured] = []
-        try:
-            if release(setup.device):
-                measured, setup.missing = measure_part(name, part, setup)
-            else:  # after an illegal access only a new process can use the GPU
-                (measured, setup.missing), _ = worker.call(
-                    measure_part, name, part, setup, timeout_s=worker.OWN_TIMEOUT_S
-                )
-        except worker.WorkerError as error:
-            setup.missing.append(f"{name}: {error}")
-        yield measured
-
-
-def measure_part(name: str, part: Part, setup: Setup) -> tuple[list[Measured], list[str]]:
-    """Return the ceilings of a part, and the reasons of all that is missing."""
-    setup.device.use()
-    try:
-        return part(setup), setup.missing
-    except Exception as error:  # compilers, drivers and libraries raise classes of their own
-        return [], [*setup.missing, f"{name}: {one_line(error)}"]
 
 
 class MeasuredCeilings:
@@ -278,7 +255,7 @@ class MeasuredCeilings:
         self,
         ceilings: Machine,
         dtypes: Iterable[str],
-        mixes: Collection[str] = bandwidth.MIXES,
+        mixes: Collection[str] = MIXES,
         too_low: Collection[Ceiling] = (),
     ) -> Machine:
         """Return `ceilings` with the measured ones of this machine; missing ones are measured.
@@ -297,6 +274,8 @@ class MeasuredCeilings:
                 f"{', '.join(entry.title for entry in too_low)}"
             )
         if self._due(complete, wanted, mixes, too_low):
+            from bench.harness.calibrate.setup import FULL, QUICK, Setup, measure_all
+
             with self.alone() as has_waited:
                 if has_waited:  # the other command may have measured the same
                     complete = ceilings.with_entries(self.load())
@@ -334,16 +313,20 @@ class MeasuredCeilings:
         Rows on a GPU need its datasheet and the measured bandwidths, no measured matmul.
         """
         due_mixes = []
-        for mix in bandwidth.MIXES:
+        for mix in MIXES:
             ceiling = known.fastest("bandwidth", [mix])
             if ceiling in again or (ceiling is None and mix in mixes):
                 due_mixes.append(mix)
         unknown: list[str] = []
         if not self._device.is_gpu:
             unknown = [dtype for dtype in dtypes if known.peak(dtype) in (None, *again)]
-        matmuls = [dtype for dtype in unknown if dtype in peaks.matmul_op().dtypes]
         needs_launch = known.fastest("launch") is None
         needs_cache = known.fastest("cache-bandwidth") is None and not self._device.cache_is_assumed
+        if not (needs_launch or due_mixes or unknown or needs_cache):
+            return []
+        from bench.harness.calibrate.peaks import matmul_op
+
+        matmuls = [dtype for dtype in unknown if dtype in matmul_op().dtypes]
         return parts_of(needs_launch, due_mixes, matmuls, (), needs_cache)
 
     @contextmanager

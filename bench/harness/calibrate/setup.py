@@ -1,4 +1,4 @@
-"""Measures the rate of a configuration, and the fastest of several.
+"""Measures the rate of a configuration, the fastest of several, and the parts of a calibration.
 
 On a CPU the rate is that of the shortest time, as in STREAM, because other processes only add time.
 On a GPU it is that of the median time.
@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from bench.harness import worker
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller
 from bench.harness.measure.flags import disturbance, reasons_of, sampled, slowed
-from bench.harness.measure.measure_row import undisturbed
+from bench.harness.measure.measure_row import release, undisturbed
 from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import LIMITS, Samples, settle
 from bench.harness.timing.samplers import Call, make_sampler
@@ -206,3 +207,30 @@ class Setup:
 
 
 Part = Callable[[Setup], list[Measured]]
+
+
+def measure_all(
+    parts: Iterable[tuple[str, Part]], setup: Setup, say: Callable[[str], object]
+) -> Iterator[list[Measured]]:
+    for name, part in parts:
+        say(name)
+        measured: list[Measured] = []
+        try:
+            if release(setup.device):
+                measured, setup.missing = measure_part(name, part, setup)
+            else:  # after an illegal access only a new process can use the GPU
+                (measured, setup.missing), _ = worker.call(
+                    measure_part, name, part, setup, timeout_s=worker.OWN_TIMEOUT_S
+                )
+        except worker.WorkerError as error:
+            setup.missing.append(f"{name}: {error}")
+        yield measured
+
+
+def measure_part(name: str, part: Part, setup: Setup) -> tuple[list[Measured], list[str]]:
+    """Return the ceilings of a part, and the reasons of all that is missing."""
+    setup.device.use()
+    try:
+        return part(setup), setup.missing
+    except Exception as error:  # compilers, drivers and libraries raise classes of their own
+        return [], [*setup.missing, f"{name}: {one_line(error)}"]

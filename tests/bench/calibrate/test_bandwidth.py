@@ -7,8 +7,8 @@ import torch
 from test_setup import rate_of
 
 from bench.harness.calibrate import bandwidth
-from bench.harness.calibrate.bandwidth import MIXES, filled, operand_bytes
-from bench.harness.calibrate.calibration import mixes_for
+from bench.harness.calibrate.bandwidth import filled, operand_bytes
+from bench.harness.calibrate.calibration import MIXES, mixes_for
 from bench.harness.calibrate.setup import QUICK, NotMeasuredError, Setup
 from bench.harness.device.device import MIB, Device
 from roofline.work import Work

@@ -16,6 +16,7 @@ from test_setup import CPU, H100, rate_of
 from bench import __main__ as command
 from bench.commands import calibrate as calibrate_command
 from bench.harness.calibrate import calibration
+from bench.harness.calibrate import setup as calibrate_setup
 from bench.harness.calibrate.setup import FULL, QUICK, Measured, NotMeasuredError, Setup
 from bench.harness.device.device import MIB
 from bench.matmul import OPS as MATMUL
@@ -96,10 +97,10 @@ def fails(setup):
 
 def test_parts_after_a_lost_gpu_run_in_new_processes(monkeypatch):
     usable = iter([True, False, False])
-    monkeypatch.setattr(calibration, "release", lambda device: next(usable))
+    monkeypatch.setattr(calibrate_setup, "release", lambda device: next(usable))
     setup = Setup(CPU, QUICK)
     parts = ("first", with_process), ("second", fails), ("third", with_process)
-    (first,), missing, (third,) = calibration.measure_all(parts, setup, print)
+    (first,), missing, (third,) = calibrate_setup.measure_all(parts, setup, print)
     assert first.ceiling.config == str(os.getpid()) != third.ceiling.config
     assert (missing, setup.missing) == ([], ["second: RuntimeError: it broke"])
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from test_setup import CPU, H100
 
-from bench.harness.calibrate import bandwidth, calibration, peaks
+from bench.harness.calibrate import bandwidth, calibration, peaks, setup
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of, merged
 from bench.harness.calibrate.setup import Measured
 from bench.harness.device.device import MIB, Device
@@ -73,7 +73,7 @@ class Saved(MeasuredCeilings):
                 bandwidth, "cache", lambda setup: self.outcome("cache-bandwidth", L2=1e11)
             )
             patch.setattr(peaks, "matmul", self.matmul)
-            patch.setattr(calibration, "release", lambda device: True)
+            patch.setattr(setup, "release", lambda device: True)
             patch.setattr(Device, "use", lambda self: None)
             return super().complete(*arguments, **options)
 

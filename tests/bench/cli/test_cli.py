@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as bench
-from bench.harness.calibrate.bandwidth import MIXES
+from bench.harness.calibrate.calibration import MIXES
 from bench.harness.cli import main
 from bench.harness.cli.arguments import build_parser
 from results.__main__ import main as results_main

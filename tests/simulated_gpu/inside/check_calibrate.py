@@ -3,7 +3,7 @@
 import json
 
 from bench.__main__ import main
-from bench.harness.calibrate import bandwidth, peaks, setup
+from bench.harness.calibrate import bandwidth, calibration, peaks, setup
 from kernels import bandwidth as tiles
 
 
@@ -25,7 +25,7 @@ def test_every_calibration_part_measures_its_ceiling(monkeypatch, capsys):
     assert found == {
         ("launch", "launch"),
         ("cache-bandwidth", "L2 cache"),
-        *(("bandwidth", mix) for mix in bandwidth.MIXES),
+        *(("bandwidth", mix) for mix in calibration.MIXES),
         *(("flops", dtype) for dtype in ("tf32", "fp8e4m3")),
     }
     assert {record["method"] for record in document["records"]} == {"graph"}
