@@ -175,10 +175,10 @@ def make_sets(op: Op, case: Case, filler: Filler, device: Device, copies: int) -
     return sets
 
 
-def required_bytes(op: Op, case: Case, copies: int) -> int:
-    """Return the memory that measuring a case needs, without allocating anything.
+def required_bytes(op: Op, case: Case) -> int:
+    """Return the memory that measuring a case needs at least, without allocating anything.
 
-    It is that of the copies, of one more set for the provider (two if it returns several results,
+    It is that of one copy, of one more set for the provider (two if it returns several results,
     which are stacked for the check), and of either the random pool while it is converted or the
     fp64 copies of the verification, whichever is larger. These are all inputs and as much again for
     intermediate results; if rows are verified separately, they are the inputs that belong to every
@@ -197,4 +197,4 @@ def required_bytes(op: Op, case: Case, copies: int) -> int:
                 op.make_inputs(case, absent), absent(*op.output_shape(case)), slice(0, 1)
             )
             largest_bytes = max(largest_bytes, 8 * sum(x.numel() for x in inputs))
-    return (copies + min(2, op.outputs)) * work.bytes + largest_bytes
+    return (1 + min(2, op.outputs)) * work.bytes + largest_bytes

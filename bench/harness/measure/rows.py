@@ -171,7 +171,7 @@ def refusal(op: Op, case: Case, device: Device) -> str | None:
         op.check(case, device.type)
     except UnsupportedCaseError as error:
         return str(error)
-    needed = inputs.required_bytes(op, case, copies=1)
+    needed = inputs.required_bytes(op, case)
     free = device.free_bytes()
     if needed > free:
         return f"needs {quantity(needed, 'B')}, the device has {quantity(free, 'B')} free"
