@@ -113,9 +113,14 @@ def run_file(file: str, options: Sequence[str], argv: Argv) -> int:
         argv = [*options, *argv[1:]]
     if hasattr(module, "LISTED"):
         return int(module.main(argv))
-    examples = getattr(module, "EXAMPLES", ())
-    doc = module.__doc__ or ""
-    return op_main(str(module.__file__), doc, examples, module.OPS, options_of(file), argv)
+    return op_main(
+        str(module.__file__),
+        module.__doc__ or "",
+        getattr(module, "EXAMPLES", ()),
+        module.OPS,
+        options_of(file),
+        argv,
+    )
 
 
 def op_words(words: Sequence[str]) -> list[str]:

@@ -199,7 +199,9 @@ class Op:
 
     The functions take and return tensors of the case's dtype on the device under test. `reference`
     is also called with fp64 inputs, and providers are checked against this result; inputs of bool,
-    int64 and int32, which are masks, labels, seeds and indices, are not converted.
+    uint8, int64 and int32, which are masks, packed numbers, labels, seeds and indices, are neither
+    converted nor counted in the error bound: an op whose error grows with them, as with positions,
+    needs a `magnitude`.
     """
 
     name: str

@@ -77,8 +77,8 @@ def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
     }
     arguments = list(operands)
     if op.result_in is None:
-        out = torch_dtype(op.output_dtype(dtype))
-        operands["out"] = _shape(op.output_shape(case), axes), str(out)
+        out = _shape(op.output_shape(case), axes)
+        operands["out"] = out, str(torch_dtype(op.output_dtype(dtype)))
         arguments.append("out=out")
     name_width = max(map(len, operands))
     shape_width = max(len(shape) for shape, _ in operands.values())

@@ -462,19 +462,13 @@ def _block_sums(values: Tensor) -> Tensor:
 
 
 def widened(inputs: Inputs) -> Inputs:
-    """Return the inputs in fp64, except masks of bools, and labels, seeds and indices, which are
-    int64 or int32.
+    """Return copies of the inputs in fp64, except masks of bools, packed numbers, which are uint8,
+    and labels, seeds and indices, which are int64 or int32.
     """
     import torch
 
-    as_they_are = (torch.bool, torch.int64, torch.int32)
-    return tuple(x if x.dtype in as_they_are else x.double() for x in inputs)
-
-
-def _squared(x: Tensor, original: Tensor) -> Tensor:
-    if not x.is_floating_point():
-        return x
-    return x.square() if x is original else x.square_()
+    as_they_are = (torch.bool, torch.uint8, torch.int64, torch.int32)
+    return tuple(x if x.dtype in as_they_are else x.to(torch.float64, copy=True) for x in inputs)
 
 
 def ratios(op: Op, case: Case, inputs: Inputs, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -487,6 +481,7 @@ def ratios(op: Op, case: Case, inputs: Inputs, out: Tensor) -> tuple[Tensor, Ten
     import torch
 
     wide = widened(inputs)
+    numbers = filter(torch.is_floating_point, wide)
     truth = op.reference(*wide)
     got = out.double()
     terms = op.terms(case)
@@ -500,11 +495,13 @@ def ratios(op: Op, case: Case, inputs: Inputs, out: Tensor) -> tuple[Tensor, Ten
     else:
         # A sum may have one term: that of a matrix with one column and a vector.
         if terms > 1 or any(x.dim() > truth.dim() for x in wide):
-            size = op.reference(*map(_squared, wide, inputs)).sqrt_()
+            for x in numbers:
+                x.square_()
+            size = op.reference(*wide).abs_().sqrt_()
         else:
             size = truth.abs()
-            for x in wide:
-                size = size + (x.abs() if x.is_floating_point() else 0)
+            for x in numbers:
+                size = size + x.abs()
         bound = truth.abs().mul_(4 * (unit + product))
         bound = bound + (8 * (math.sqrt(terms) * accumulator + product) + rounded) * size
         if terms > 1:

@@ -248,6 +248,10 @@ def on_new(candidate, baseline, *args):
     return on_new_contents(partial(candidate, *args), baseline, expected)
 
 
+LABELS = torch.arange(64)
+LENGTHS = 1 + torch.randperm(64)
+
+
 @pytest.mark.parametrize(
     "key",
     [
@@ -261,6 +265,23 @@ def test_results_of_earlier_calls_are_found_on_new_contents(key):
     checked = on_new(cached_by(key), cube, X[:, :64].contiguous())
     assert not checked.is_right
     assert "on new values in the same tensors: " in checked.reason
+
+
+def test_results_that_are_kept_for_one_call_are_found_on_new_contents():
+    kept = [0, None]
+
+    def of_last_call(x):
+        if kept[0] != x.data_ptr():
+            kept[:] = x.data_ptr(), cube(x)
+        return kept[1]
+
+    checked = on_new(of_last_call, cube, X[:, :64].contiguous())
+    assert checked.reason.startswith("on new values in the same tensors: ")
+
+
+def test_zeros_that_are_not_read_are_found():
+    checked = on_new(lambda x, bias: x * 2, lambda x, bias: x * 2 + bias, X, torch.zeros(512))
+    assert checked.reason.startswith("on new values in the same tensors: ")
 
 
 def softmax_of_exponentials(x):
@@ -277,17 +298,22 @@ def variance(x):
 
 @pytest.mark.parametrize(
     ("unstable", "stable"),
-    [(softmax_of_exponentials, lambda x: x.softmax(-1)), (variance_of_squares, variance)],
+    [
+        (softmax_of_exponentials, softmax),
+        (variance_of_squares, variance),
+        (lambda x: x.sigmoid().log(), functional.logsigmoid),
+        (lambda x: softmax_of_exponentials(x)[LABELS], lambda x: softmax(x)[LABELS]),
+        (lambda x: (x - x.max()).exp() / (x - x.max()).exp().sum(-1, keepdim=True), softmax),
+    ],
 )
 def test_a_formula_that_overflows_or_cancels_is_found(unstable, stable):
     x = X.clone()
-    assert on_new(unstable, stable, x).reason.startswith("on inputs 1000 larger: its result")
+    assert on_new(unstable, stable, x).reason.startswith("on inputs shifted by 1000: its result")
     assert on_new(lambda x: stable(x) * 1, stable, x).is_right
     assert on_new(stable, unstable, x).is_right  # as far as such a baseline is known
     assert torch.equal(x, X)
 
 
-LABELS = torch.arange(64)
 SQUARE = X @ X.T
 ADDED = torch.zeros(64, 512).masked_fill(X > 0.8, -1e9)
 
@@ -326,6 +352,16 @@ PROPERTIES = {
         lambda x: x @ x.T,
         lambda x: functional.cosine_similarity(x[:, None], x, -1),
         (functional.normalize(X),),
+    ),
+    "halves alike": (
+        lambda x, y: x * y[:, :256].repeat(1, 2),
+        torch.mul,
+        (X, X[:, :256].repeat(1, 2)),
+    ),
+    "padded": (
+        lambda x: torch.stack([x[at, :length].sum() for at, length in enumerate(LENGTHS)]),
+        lambda x: x.sum(-1),
+        (X.masked_fill(torch.arange(512) >= LENGTHS[:, None], 0.0),),
     ),
     "symmetric": (torch.linalg.eigvalsh, partial(torch.linalg.eigvalsh, UPLO="U"), (SQUARE,)),
     "positive": (torch.linalg.cholesky, lambda x: torch.linalg.cholesky(x.mT), (SQUARE + 9,)),
