@@ -479,6 +479,33 @@ def test_unwritten_output_fails(case):
     assert all(torch.equal(x, y) for x, y in zip(data.inputs, before, strict=True))
 
 
+def test_a_later_visit_verifies_again_unless_each_byte_is_the_same(monkeypatch):
+    case = case_of("gelu", "fp32", 4096)
+    data = inputs_of(case)
+    right = truth_of(case, data).to(data.out.dtype)
+    checks = Checks(OPS["gelu"], case, CPU)
+    first = checks.last(lambda: data.out.copy_(right), data, None, None)
+    assert first.is_right
+    checks.remember()
+    other = right.clone()
+    other[7] += 1
+    assert not checks.last(lambda: data.out.copy_(other), data, None, None).is_right
+    monkeypatch.setattr(verify, "check", None)  # which would be called
+    checks.checked = first
+    assert checks.last(lambda: data.out.copy_(right), data, None, None) is first
+    with pytest.raises(TypeError):
+        checks.last(lambda: None, data, None, None)  # it has written nothing
+
+
+@pytest.mark.parametrize("output", [0, 1])
+def test_the_scale_of_each_output_counts(output):
+    def scaled(result):
+        result[output] *= 1.008
+
+    found = verdict(case_of("residual-rmsnorm", "bf16", 64, 512), scaled)
+    assert "on the whole" in found.reason
+
+
 def test_only_returned_tensors_are_taken_as_the_result():
     case = case_of("residual-rmsnorm", "fp32", 5, 7)
     data, checks = inputs_of(case, "normal"), Checks(OPS[case.op], case, CPU)
