@@ -297,3 +297,11 @@ def test_results_that_share_memory_or_views_are_reported(data):
     assert "expected a dense tensor on cpu, got torch.sparse_coo" in (
         checks().check(lambda: sparse, data).reason
     )
+
+
+@pytest.mark.parametrize("kind", [lambda x: 3, lambda x: (x, 3), lambda x: ()])
+def test_a_result_that_is_no_tensor_says_what_is_expected(data, kind):
+    user = checks()
+    assert user.check(lambda: data.inputs[0] + data.inputs[1], data).is_right
+    found = user.last(lambda: kind(data.inputs[0] + 1), data, None, TIMED)
+    assert "wrong result: expected a torch.Tensor of 4096 torch.float32" in found.reason

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bench.adamw import OPS as ADAMW
 from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.data import verify
@@ -414,6 +415,17 @@ def test_one_wrong_element_in_any_row_of_a_large_product_is_found(sampled, dtype
     assert str(index[0]) in found.reason
 
 
+def test_errors_that_cancel_in_a_plain_sum_of_a_block_are_found(sampled, monkeypatch):
+    monkeypatch.setattr(verify, "_rows_to_check", lambda *_: iter(()))  # the sums alone
+
+    def fault(result):
+        for first in range(0, 200, 2):
+            result[:, first] += 1.0
+            result[:, first + 1] -= 1.0
+
+    assert not verdict(sampled("fp32"), fault).is_right
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_elements_that_are_not_written_are_found_in_any_row(sampled, value):
     def odd_rows(result):
@@ -495,6 +507,25 @@ def test_a_later_visit_verifies_again_unless_each_byte_is_the_same(monkeypatch):
     assert checks.last(lambda: data.out.copy_(right), data, None, None) is first
     with pytest.raises(TypeError):
         checks.last(lambda: None, data, None, None)  # it has written nothing
+
+
+def test_a_rule_of_an_op_replaces_the_reference():
+    rule = lambda case, launch, earlier: "repeated" if earlier else None  # noqa: E731
+    op = replace(OPS["gelu"], check_result=rule)
+    case = case_of("gelu", "fp32", 64)
+    data = inputs_of(case)
+    found = check(op, case, data, data.out)
+    assert (found.is_right, found.checked_elements, found.reference) == (True, 64, "rule")
+    assert check(op, case, data, data.out, (data.inputs, data.out)).reason.endswith("repeated")
+
+
+def test_inputs_that_hold_the_result_are_restored():
+    (op,) = ADAMW
+    case = Case("adamw", "fp32", {"n": 64})
+    data = commands.inputs_of(op, case)
+    before = [x.clone() for x in data.inputs]
+    assert Checks(op, case, CPU).check(lambda: op.eager(*data.inputs), data).is_right
+    assert all(map(torch.equal, data.inputs, before))
 
 
 @pytest.mark.parametrize("output", [0, 1])

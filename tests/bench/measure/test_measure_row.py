@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from bench.harness import clock
 from bench.harness.data import verify
 from bench.harness.device.device import Device
 from bench.harness.measure import measure_row as runner
-from bench.harness.measure.measure_row import measure_row
+from bench.harness.measure.measure_row import KEPT_SHARE, Kept, measure_row
 from bench.harness.measure.rows import Row, Settings, is_out_of_memory, plan
 from bench.harness.op import Case
 from bench.harness.providers.registry import Provider
@@ -412,3 +413,35 @@ def test_time_of_the_last_check_is_reserved(providers, monkeypatch, rows_left, c
     monkeypatch.setattr(runner, "take_samples", take_notice)
     measure_row(Row(ADD, CASE, "right"), CPU, None, LIMITS, clock.now() + 1000.0, rows_left)
     assert left == [pytest.approx(sampling_s, abs=90.0)]
+
+
+class Others(verify.Checks):
+    """Checks that write new contents into the inputs."""
+
+
+@pytest.mark.parametrize(
+    ("spare_bytes", "kind", "is_kept"),
+    [(0, verify.Checks, True), (-4, verify.Checks, False), (0, Others, False)],
+)
+def test_a_row_is_kept_if_its_copies_and_results_fit_and_its_inputs_stay(
+    spare_bytes, kind, is_kept
+):
+    checks = kind(ADD, CASE, CPU)
+    checks.result = torch.zeros(1)
+    ready = SimpleNamespace(row=ROW, sets=[None] * 3, checks=checks)
+    kept = Kept((2 * 3 * CASE_BYTES + spare_bytes) / KEPT_SHARE)
+    kept.add("name", ready)
+    assert bool(kept.ready) == is_kept
+
+
+@pytest.mark.parametrize(("name", "spare_bytes"), [("other", 0), ("other", -4), ("", -4)])
+def test_kept_rows_go_if_the_memory_is_too_short_for_another(name, spare_bytes):
+    copies_bytes = 4 * CPU.cache_bytes + 2 * CASE_BYTES
+    device = SimpleNamespace(
+        type="cpu",
+        cache_bytes=CPU.cache_bytes,
+        free_bytes=lambda: (copies_bytes + spare_bytes) / KEPT_SHARE,
+    )
+    kept = Kept(0, {name or runner.name_of(ROW.blank()): None})
+    kept.make_room(ROW, device)
+    assert bool(kept.ready) == (spare_bytes == 0 or not name)
