@@ -105,7 +105,7 @@ SHIFTS = {2: 100.0}
 squared is beyond 16 bits of 1 squared, and 16 bits still distinguish numbers around 100.
 """
 
-NUMBERS = 0.99
+NONZERO = 0.99
 """Fraction of elements that are not 0, in a tensor that is neither sparse nor padded."""
 
 SHIFTED_ERROR = 2.0**-10
@@ -400,13 +400,17 @@ def _is_normalized(x: Tensor) -> bool:
 
 def _is_structured(x: Tensor) -> bool:
     """Return whether a tensor is sparse or padded, its matrices symmetric, or an axis sorted."""
-    if x.count_nonzero() < NUMBERS * x.numel() or (x.dim() > 1 and x.equal(x.mH)):
+    if x.count_nonzero() < NONZERO * x.numel() or (x.dim() > 1 and x.equal(x.mH)):
         return True
     return _is_sorted(x[(slice(CORNER),) * x.dim()]) and _is_sorted(x)
 
 
 def _is_sorted(x: Tensor) -> bool:
-    axes = [] if x.is_complex() else [axis for axis, extent in enumerate(x.shape) if extent > 2]
+    axes = (
+        []
+        if x.is_complex()
+        else [axis for axis, extent in enumerate(x.shape) if extent > MIN_CHANGED]
+    )
     steps = (x.diff(dim=axis) for axis in axes)
     return any((step >= 0).all() or (step <= 0).all() for step in steps)
 
