@@ -289,6 +289,11 @@ def test_results_that_share_memory_or_views_are_reported(data):
     assert checks().check(lambda: one, data).reason == (
         "wrong result: its elements share memory (stride 0)"
     )
+    for shape in ((64, 1), (1, 64)):
+        shared = torch.zeros(shape).expand(64, 64)
+        assert checks().check(lambda shared=shared: shared, data).reason == (
+            "wrong result: its elements share memory (stride 0)"
+        )
     view = data.inputs[0].view(4096)
     assert checks().check(lambda: view, data).reason == (
         "returns a view of an input: nothing was written"

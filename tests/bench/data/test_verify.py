@@ -298,6 +298,61 @@ def test_a_norm_with_the_mean_handling_of_the_other_fails(dtype):
     assert not checked(other, data, OPS["rmsnorm"].reference(x, weight) + bias).is_right
 
 
+@pytest.mark.parametrize(
+    ("dtype", "bound"),
+    [
+        ("fp64", 64 * 2.0**-53),
+        ("fp32", 64 * 2.0**-24),
+        ("tf32", 64 * 2.0**-24 + 32 * 2.0**-11),  # and rounded factors
+        ("fp16", 32 * 2.0**-11 + 33 * 2.0**-24),  # summed in fp32; and of subnormal numbers
+        ("bf16", 32 * 2.0**-8 + 32 * 2.0**-24),
+    ],
+)
+@pytest.mark.parametrize("roundings", [0, 3])
+def test_the_bound_is_the_sum_of_its_terms(dtype, bound, roundings):
+    """A sum of four ones is 4, as is the RMS of the result; the norm of its terms is 2."""
+    op = replace(OPS["matmul"], intermediate_roundings=roundings)
+    case = case_of("matmul", dtype, 1, 1, 4)
+    data = inputs_of(case)
+    for x in data.inputs:
+        x.fill_(1.0)
+    bound += 2 * roundings * 2 * torch.finfo(data.out.dtype).eps / 2
+    found = check(op, case, data, data.out.fill_(4.5))
+    assert found.max_error_of_bound == pytest.approx(0.5 / bound, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_half_the_distance_of_numbers_is_the_unit_roundoff(dtype):
+    result = inputs_of(case_of("relu", dtype, 1)).out
+    assert verify.UNIT_ROUNDOFF[dtype] == torch.finfo(result.dtype).eps / 2
+
+
+@pytest.mark.parametrize(("terms", "rows"), [(64, 12), (80, 12), (500, 2), (2000, 1)])
+def test_parts_of_a_product_fit_in_a_chunk(monkeypatch, terms, rows):
+    """Of 80 columns; the rows of A are as long as there are terms."""
+    monkeypatch.setattr(verify, "CHUNK_ELEMENTS", 1000)
+    seen = []
+
+    def reference(a, b, *others):
+        seen.append(len(a))
+        return OPS["matmul"].reference(a, b, *others)
+
+    op = replace(OPS["matmul"], reference=reference)
+    case = case_of("matmul", "fp64", 24, 80, terms)
+    data = inputs_of(case)
+    assert check(op, case, data, truth_of(case, data)).is_right
+    assert set(seen) == {rows}
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan])
+def test_bytes_are_the_same_or_not(value):
+    x = torch.full((3, 4), value)
+    assert verify.same_bytes(x, x.clone()) is True
+    assert verify.same_bytes(x.T, x.clone().T) is True
+    assert verify.same_bytes(x, torch.full((3, 4), -value)) is False
+    assert verify.same_bytes(x, x[:2]) is False
+
+
 @pytest.mark.parametrize("terms", [1, 4])
 @pytest.mark.parametrize("other", [torch.randint(2**62, (64,)), torch.ones(64, dtype=torch.bool)])
 def test_labels_and_masks_do_not_widen_the_bound(other, terms):
@@ -383,6 +438,22 @@ def test_partial_sums_in_bf16_pass_and_show_in_the_smallest_error(sampled):
     split = check(OPS["matmul"], case, data, halves[0].bfloat16() + halves[1].bfloat16())
     assert split.is_right, split.reason
     assert split.blocks["smallest_error"] >= verdict(case).blocks["smallest_error"]
+
+
+def test_sums_that_spread_more_widen_the_limit(sampled):
+    """By rounding alone their standard deviation is that of elements, u / sqrt(5)."""
+    case = sampled("bf16")
+    spread = 3.0
+
+    def noise(result):
+        noise = torch.rand(result.shape) * 2 - 1
+        largest = spread * 2.0**-8 * math.sqrt(3 / 5)
+        return (result.double() * (1 + largest * noise)).bfloat16()
+
+    found = verdict(case, noise)
+    assert found.is_right, found.reason
+    widened_by = found.blocks["smallest_error"] / verdict(case).blocks["smallest_error"]
+    assert widened_by == pytest.approx(spread, rel=0.2)
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("bf16", 0.3), ("fp16", 0.04), ("fp32", 2e-4)])
@@ -515,7 +586,8 @@ def test_a_rule_of_an_op_replaces_the_reference():
     case = case_of("gelu", "fp32", 64)
     data = inputs_of(case)
     found = check(op, case, data, data.out)
-    assert (found.is_right, found.checked_elements, found.reference) == (True, 64, "rule")
+    assert (found.is_right, found.checked_elements, found.elements) == (True, 64, 64)
+    assert (found.reference, found.to_dict()["max_error_of_bound"]) == ("rule", None)
     assert check(op, case, data, data.out, (data.inputs, data.out)).reason.endswith("repeated")
 
 

@@ -2,18 +2,23 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from bench.commands.suite import planned
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.device.device import Device
+from bench.harness.measure import budget
 from bench.harness.measure.budget import (
     CALLS_PER_CASE,
     CASE_ALLOWANCE_S,
     MIN_PILOT_S,
     MIN_ROW_S,
     Budget,
+    is_scalable,
+    scaled_s,
+    smaller_cases,
     total,
 )
 from bench.harness.measure.rows import Row, Settings
@@ -37,6 +42,13 @@ def learn(estimator, op, case, seconds):
     estimator.took(replace(HALF_SECONDS, median_s=seconds), 0.0, row=Row(op, case, "torch"))
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    set_clock(monkeypatch, clock)
+    return clock
+
+
 class Machine:
     """A machine that does `rate` FLOPs and bytes per second; `ran` has the cases it ran."""
 
@@ -47,6 +59,93 @@ class Machine:
     def time(self, op, case):
         self.ran.append(case)
         return total(op, case) / self.rate
+
+
+@pytest.mark.parametrize(
+    "calls_s",
+    [
+        (0.03, 0.01, 0.02),
+        (0.02, 0.02, 0.005, 0.02),  # the first three take less than 50 ms
+        (0.001, 0.002, 0.001, 0.003, 0.001),
+        (0.0, 0.0, 0.0, 0.0, 0.0),
+    ],
+)
+def test_a_pilot_is_the_fastest_of_a_few_calls_after_the_first(monkeypatch, clock, calls_s):
+    log = []
+    waiting = iter([9.0, *calls_s])
+
+    def call():
+        log.append("called")
+        clock.now += next(waiting)
+
+    def load(*_):
+        log.clear()
+        return SimpleNamespace(call=lambda data: call)
+
+    monkeypatch.setattr(budget, "load", load)
+    monkeypatch.setattr(Device, "synchronize", lambda self: log.append("waited"))
+    case = case_of("add", 64, dtype="fp32")
+    assert Budget(CPU, Settings())._time(OPS["add"], case) == pytest.approx(max(min(calls_s), 1e-9))
+    assert log == ["called", *["waited", "called", "waited"] * len(calls_s)]
+
+
+def test_pilots_halve_all_axes_and_the_batch_in_multiples_of_16():
+    def halved(*extents, batch=1):
+        cases = smaller_cases(OPS["matmul"], case_of("matmul", *extents, batch=batch))
+        return [(*case.shape.values(), case.options["batch"]) for case in cases]
+
+    assert halved(1024, 512, 100, batch=5) == [
+        (64, 32, 16, 1),
+        (128, 64, 16, 1),
+        (256, 128, 16, 1),
+        (512, 256, 48, 2),
+    ]
+    assert halved(128, 5, 4096) == [(16, 5, 512, 1), (32, 5, 1024, 1), (64, 5, 2048, 1)]
+    assert halved(32, 32, 32) == [(16, 16, 16, 1)]
+    assert halved(8, 8, 8) == []
+
+
+@pytest.mark.parametrize(
+    ("times_s", "is_enough"),
+    [
+        ({}, False),
+        ({100: 1.0}, False),
+        ({0: 0.0, 100: 0.04}, False),  # a busy scheduler may add as much
+        ({0: 0.0, 100: 0.06}, True),
+        ({100: 1.0, 200: 1.06}, True),
+        ({100: 0.01, 200: 0.08}, False),  # seven times as much for a unit of work
+        ({100: 0.03, 200: 0.08}, True),
+        ({100: 0.01, 200: 0.31}, True),  # more than a delay
+        ({100: 0.1, 200: 0.1, 300: 0.1}, False),
+    ],
+)
+def test_pilots_are_enough_once_their_times_differ_clearly(times_s, is_enough):
+    assert is_scalable(times_s) is is_enough
+
+
+@pytest.mark.parametrize(
+    ("times_s", "seconds"),
+    [
+        ({100: 1.0}, 10.0),
+        ({100: 1.0, 200: 1.5}, 5.0),  # 5 ms for a unit of work
+        ({50: 9.0, 100: 1.0, 200: 1.5}, 5.0),
+        ({100: 1.0, 200: 9.0}, 20.0),  # at most twice the 10 ms of the smaller
+        ({100: 1.0, 200: 1.0}, 1.0),
+    ],
+)
+def test_a_unit_of_work_costs_what_it_costs_between_the_two_largest(times_s, seconds):
+    assert scaled_s(times_s, 1000) == pytest.approx(seconds)
+
+
+def test_only_work_that_takes_milliseconds_is_estimated(monkeypatch):
+    machine = Machine(monkeypatch, 1e9)
+    small, larger = (case_of("add", n, dtype="fp32") for n in (645_277, 645_278))
+    sizes = [total(OPS["add"], case) for case in (small, larger)]
+    assert sizes == [2**23 - 7, 2**23 + 6]  # 12 bytes and one FLOP for each element
+    made = Budget(CPU, Settings())
+    assert made.call_s(OPS["add"], small) is None
+    assert machine.ran == []
+    assert made.call_s(OPS["add"], larger) == pytest.approx(sizes[1] / 1e9)
 
 
 @pytest.mark.parametrize("rate", [1e9, 1e12])
@@ -125,21 +224,17 @@ def test_pilots_the_op_does_not_support_are_left_out(monkeypatch):
 
 def test_a_row_takes_its_calls_its_inputs_and_its_check(monkeypatch):
     monkeypatch.setattr(Budget, "call_s", lambda *_: 0.5)
-    budget = Budget(CPU, Settings())
+    made = Budget(CPU, Settings())
     check_s = 3e-8 * ADD.op.work(ADD.case).bytes
-    prepare_s = budget.prepare_s(ADD)
-    assert budget.expected_s(ADD) == pytest.approx(
+    prepare_s = made.prepare_s(ADD)
+    assert made.expected_s(ADD) == pytest.approx(
         MIN_ROW_S + 0.5 * CALLS_PER_CASE + prepare_s + check_s
     )
     monkeypatch.setattr(Budget, "call_s", lambda *_: 1 / 0)
-    assert budget.expected_s(ADD) == pytest.approx(MIN_ROW_S + prepare_s + check_s)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    set_clock(monkeypatch, clock)
-    return clock
+    assert made.expected_s(ADD) == pytest.approx(MIN_ROW_S + prepare_s + check_s)
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 80 * 10**9)
+    on_gpu = Budget(GPU, Settings())
+    assert on_gpu.expected_s(ADD) == pytest.approx(MIN_ROW_S + on_gpu.prepare_s(ADD))
 
 
 def budget_of(deadline, rows):
@@ -173,7 +268,7 @@ def test_no_row_starts_if_its_preparation_does_not_fit(clock):
         began = clock.now
         clock.now += seconds
         made.took(HALF_SECONDS, began)
-    assert (made.left_s(), made.has_time()) == (3.0, True)
+    assert (made.left_s(), made.has_time(), made.has_time(2.9)) == (3.0, True, True)
     clock.now += 1.5
     assert (made.left_s(), made.has_time()) == (1.5, False)
 

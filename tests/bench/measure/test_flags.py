@@ -467,7 +467,35 @@ def test_lost_cores_and_stolen_time_are_preemption():
     assert "steal 30 %" in disturbance({"throttle": {"steal": 0.3}}, False).reason
 
 
-@pytest.mark.parametrize(("threads", "is_advised"), [(2, True), (1, False)])
+@pytest.mark.parametrize(
+    ("method", "launches", "is_cut"),
+    [("events", 200, True), ("events", 2, False), ("graph", 200, False)],
+)
+def test_launches_that_take_longer_to_queue_than_the_spin_lasts_are_flagged(
+    method, launches, is_cut
+):
+    samples = replace(
+        samples_of(1e-2, launches=launches), method=method, host_launch_s=5e-3, tick_s=1e-6
+    )
+    reasons = recorded(blank_of(), samples, device_of(), ceilings_of()).flag_reasons
+    assert ("launch-limited" in reasons) is is_cut
+    if is_cut:
+        assert (
+            "; a sample of 200 launches may include host time, as the GPU waits 0.5 s at most; "
+            in reasons["launch-limited"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("is_gpu", "cause", "advice"),
+    [(True, "sw_thermal", "improve cooling"), (False, "cgroup_quota", "use fewer threads")],
+)
+def test_lost_time_is_flagged_with_what_to_do(is_gpu, cause, advice):
+    record = row_of(is_gpu=is_gpu, telemetry={"throttle": {cause: 0.25}})
+    assert record.flag_reasons["throttled"].startswith(f"time lost: {cause} 25 %; {advice}")
+
+
+@pytest.mark.parametrize(("threads", "is_advised"), [(2, True), (1, False), (None, False)])
 def test_one_thread_is_advised_if_several_waited(threads, is_advised):
     busy = samples_of(telemetry={"core_wait": 2 * MAX_CORE_WAIT})
     device = replace(device_of(is_gpu=False), threads=threads)

@@ -1,8 +1,10 @@
 """Measuring a row: errors fail only that row, and a wrong result is never timed."""
 
+import copy
 import itertools
 import math
 import re
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,13 +19,15 @@ from bench.harness.measure import measure_row as runner
 from bench.harness.measure.measure_row import KEPT_SHARE, Kept, measure_row
 from bench.harness.measure.rows import Row, Settings, is_out_of_memory, plan
 from bench.harness.op import Case
-from bench.harness.providers.registry import Provider
+from bench.harness.providers.registry import Provider, ProviderUnavailableError
 from bench.harness.timing.protocol import Limits
 from bench.matmul import OPS as MATMUL
 from bench.matmul import OPTIONS
 from results.record import Record
 from results.store.runfile import encode_line
 from roofline.machine import Ceiling, Machine
+from tests.bench.commands import Clock
+from tests.bench.fake_clock import set_clock
 
 MATMUL_OP = MATMUL[0]
 WITH_HARD_INPUTS = next(op for op in ELEMENTWISE if op.name == "add")
@@ -390,8 +394,9 @@ def test_each_row_samples_for_its_share_of_the_time_left(providers, monkeypatch,
         raise ValueError
 
     monkeypatch.setattr(runner, "take_samples", take_notice)
-    measure_row(Row(ADD, CASE, "right"), CPU, None, LIMITS, clock.now() + 1000.0, rows_left)
-    assert left == [pytest.approx(1000 / rows_left, rel=0.05)]
+    set_clock(monkeypatch, lambda: 50.0)
+    measure_row(Row(ADD, CASE, "right"), CPU, None, LIMITS, 1050.0, rows_left)
+    assert left == [1000 / rows_left]
 
 
 @pytest.mark.parametrize(
@@ -411,8 +416,141 @@ def test_time_of_the_last_check_is_reserved(providers, monkeypatch, rows_left, c
 
     monkeypatch.setattr(runner, "prepare", with_a_slow_check)
     monkeypatch.setattr(runner, "take_samples", take_notice)
-    measure_row(Row(ADD, CASE, "right"), CPU, None, LIMITS, clock.now() + 1000.0, rows_left)
-    assert left == [pytest.approx(sampling_s, abs=90.0)]
+    set_clock(monkeypatch, lambda: 50.0)
+    measure_row(Row(ADD, CASE, "right"), CPU, None, LIMITS, 1050.0, rows_left)
+    assert left == [sampling_s]
+
+
+@pytest.mark.parametrize(("left_s", "is_begun"), [(7.0, True), (6.9, False)])
+def test_a_row_ends_before_sampling_unless_its_last_check_fits(
+    providers, monkeypatch, left_s, is_begun
+):
+    """Here calls take 1 s, a reference 3 s."""
+    clock = Clock()
+    set_clock(monkeypatch, clock)
+
+    def taking(seconds, function):
+        def call(*inputs, **options):
+            clock.now += seconds
+            return function(*inputs, **options)
+
+        return call
+
+    providers["slow"] = taking(1.0, providers["right"])
+    op = replace(ADD, reference=taking(3.0, ADD.reference))
+    row = Row(op, CASE, "slow", settings=Settings(budget_s=9.0))
+    ready = runner.prepare(row, CPU, clock.now + left_s)
+    if is_begun:
+        assert (ready.check_s, ready.prepared_s) == pytest.approx((3.0, 7.0))
+    else:
+        assert (ready.status, ready.reason) == (
+            "skipped",
+            "the budget of 9 s is spent; use --budget 14",
+        )
+
+
+@pytest.mark.parametrize("by_op", [False, True])
+@pytest.mark.parametrize("by_user", [False, True])
+def test_inputs_are_restored_if_the_op_or_the_user_says_so(providers, by_op, by_user):
+    row = replace(ROW, op=replace(ADD, in_place=by_op), settings=Settings(in_place=by_user))
+    ready = runner.prepare(row, CPU)
+    assert (ready.restore is not None) == (by_op or by_user)
+    if ready.restore:
+        wanted = [x.clone() for x in ready.sets[0].inputs]
+        for x in ready.sets[1].inputs:
+            x.zero_()
+        ready.restore()
+        assert all(map(torch.equal, ready.sets[1].inputs, wanted))
+
+
+def test_a_provider_may_be_less_accurate_than_its_op(providers):
+    def rough(x, y, out):
+        torch.add(x, y, out=out).mul_(1 + 1e-5)
+
+    providers["rough"] = Provider("rough", rough, True, tolerance=1e4)
+    assert (
+        runner.prepare(
+            replace(ROW, op=replace(ADD, tolerance=2), provider="rough"), CPU
+        ).row.op.tolerance
+        == 2e4
+    )
+    providers["strict"] = Provider("strict", rough, True)
+    assert (measure("rough").status, measure("strict").status) == ("ok", "invalid")
+
+
+@pytest.mark.parametrize("has_rule", [False, True])
+def test_only_a_rule_of_an_op_is_given_the_first_launch(providers, has_rule):
+    given = []
+
+    def rule(case, launch, earlier):
+        given.append(earlier)
+
+    op = replace(ADD, check_result=rule if has_rule else None)
+    assert measure_row(replace(ROW, op=op), CPU, None, LIMITS).status == "ok"
+    assert [earlier is not None for earlier in given] == [False, True][: 2 * has_rule]
+
+
+def test_providers_that_reject_a_case_are_passed_over(providers):
+    providers["absent"] = ProviderUnavailableError("not installed")
+    providers["refuses"] = Provider(
+        "refuses", raising(ValueError("odd")), True, refuses_with=(ValueError,)
+    )
+    row = replace(ROW, op=ADD, provider="absent", stand_ins=("refuses", "right"))
+    record = measure_row(row, CPU, None, LIMITS)
+    assert (record.status, record.provider) == ("ok", "right")
+    assert record.passed_over == {"absent": "not installed", "refuses": "odd"}
+    assert measure("right").passed_over == {}
+    record = measure_row(replace(row, stand_ins=("refuses",)), CPU, None, LIMITS)
+    assert (record.status, record.provider, record.reason) == ("skipped", "absent", "not installed")
+
+
+def test_the_parent_process_knows_when_code_of_others_runs(monkeypatch):
+    """It ends a worker whose function does not return; a reference may take long."""
+    seen = []
+
+    def add(x, y, out):
+        assert seen[-1]
+        torch.add(x, y, out=out)
+
+    def loaded(*_):
+        assert seen == [True]
+        return Provider("file.py:add", add, takes_out=True)
+
+    def reference(x, y):
+        assert not seen[-1]
+        return x + y
+
+    monkeypatch.setattr(runner.protocol, "announce", lambda runs=True: seen.append(runs))
+    monkeypatch.setattr(runner, "load", loaded)
+    row = replace(ROW, op=replace(ADD, reference=reference), provider="file.py:add")
+    assert measure_row(row, CPU, None, LIMITS).status == "ok"
+    assert not seen[-1]
+
+
+@pytest.mark.parametrize("when", ["before", "in the row"])
+def test_a_row_is_flagged_as_interpreted_only_if_its_own_kernel_was(providers, monkeypatch, when):
+    builder = SimpleNamespace(grid_dim=(1,))
+    module = SimpleNamespace(interpreter_builder=builder)
+    monkeypatch.setitem(sys.modules, "triton.runtime.interpreter", module)
+
+    def launch(x, y, out):
+        builder.grid_dim = (1,)
+        torch.add(x, y, out=out)
+
+    providers["kernel"] = launch
+    record = measure("right" if when == "before" else "kernel")
+    assert ("interpreted" in record.flags) == (when == "in the row")
+
+
+def test_a_device_in_error_cannot_be_used_again(monkeypatch):
+    def lost(*_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(Device, "synchronize", lambda self: None)
+    assert runner.release(GPU) is True
+    monkeypatch.setattr(Device, "synchronize", lost)
+    assert (runner.release(GPU), runner.release(CPU)) == (False, True)
 
 
 class Others(verify.Checks):
@@ -432,6 +570,8 @@ def test_a_row_is_kept_if_its_copies_and_results_fit_and_its_inputs_stay(
     kept = Kept((2 * 3 * CASE_BYTES + spare_bytes) / KEPT_SHARE)
     kept.add("name", ready)
     assert bool(kept.ready) == is_kept
+    kept.add("name", copy.copy(ready))
+    assert kept.ready.get("name") is (ready if is_kept else None)
 
 
 @pytest.mark.parametrize(("name", "spare_bytes"), [("other", 0), ("other", -4), ("", -4)])
