@@ -324,7 +324,7 @@ class ProfileOp(Details, frozen=True, tag="profile-op"):
 
     module: str
     phase: str
-    matmul_flops: Count | None
+    matmul_flops: Count | None = None
     time_s: Magnitude | None = None
     share: Magnitude | None = None
     """Fraction of the step's time."""

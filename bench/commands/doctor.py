@@ -364,7 +364,7 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
         "one kernel against itself",
         f"{comparison.verdict}: {comparison.reason} ({pairs})",
         comparison.verdict == SAME,
-        "too noisy for comparisons of 1 %: stop other processes, or use a larger --budget",
+        "too noisy to compare: stop other processes, or use a larger --budget",
         BAD,
     )
     yield finding(

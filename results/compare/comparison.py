@@ -313,6 +313,9 @@ def with_flags(
     is_unverified = "not-fresh" in before + after and compared.verdict == FASTER
     if is_unverified or "not-compared" in before + after:
         return compared.unsure(f", but {listed}: whether both compute the same is unknown")
+    is_cold = candidate.records[0].cache == "cold"  # a nearer cache may explain another
+    if compared.verdict == FASTER and is_cold and "above-roof" in after:
+        return compared.unsure(f", but {listed}: the roofs do not explain its time")
     is_decided = compared.verdict in (FASTER, SLOWER)
     if is_paired:
         are_disturbed = not DISTURBED.isdisjoint(before) and not DISTURBED.isdisjoint(after)

@@ -89,7 +89,7 @@ of filling the GPU. An empty kernel takes 2 to 3 us.
 
 PHASES = ("forward", "backward", "optimizer")
 
-NO_DETAILS = ProfileOp(module="", phase="", matmul_flops=None)
+NO_DETAILS = ProfileOp(module="", phase="")
 
 
 def op_of(record: Record) -> ProfileOp:

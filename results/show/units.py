@@ -33,12 +33,11 @@ def number(value: float | None, digits: int = 4) -> str:
         return f"{value:g}"
     if abs(value) < 1e6 and math.isclose(value, round(value)):
         return f"{round(value)}"
-    mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
-    exponent = int(power)
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
     if -4 <= exponent < 6:
         return f"{value:.{max(0, digits - 1 - exponent)}f}"
-    shift = exponent % 3
-    return f"{number(float(mantissa) * 10**shift, digits)}e{exponent - shift}"
+    exponent -= exponent % 3
+    return f"{number(value / 10**exponent, digits)}e{exponent}"
 
 
 def count(value: float, noun: str = "") -> str:

@@ -15,13 +15,11 @@ def flagged(make_record, make_environment):
     comparison with flags.
     """
 
-    def judge(compared, samples, flags=BOTH, is_paired=True):
-        sides = [
-            Side.of(
-                "", [make_record(samples_s=own, median_s=median, flags=names)], make_environment()
-            )
-            for (own, median), names in zip(samples, flags, strict=True)
-        ]
+    def judge(compared, samples, flags=BOTH, is_paired=True, cache="cold"):
+        sides = []
+        for (own, median), names in zip(samples, flags, strict=True):
+            record = make_record(samples_s=own, median_s=median, flags=names, cache=cache)
+            sides.append(Side.of("", [record], make_environment()))
         return with_flags(compared, *sides, is_paired)
 
     return judge
@@ -44,6 +42,30 @@ def test_interference_with_both_needs_80_rounds(flagged, pairs, verdict):
         assert found.p_value == 1.0
     else:
         assert found.reason == f"so; {text}"
+
+
+@pytest.mark.parametrize("is_paired", [True, False])
+@pytest.mark.parametrize(
+    ("verdict", "flags", "cache", "found"),
+    [
+        (FASTER, ((), ("above-roof",)), "cold", UNSURE),
+        (FASTER, (("above-roof",), ("above-roof",)), "cold", FASTER),  # the roof is wrong
+        (FASTER, (("above-roof",), ()), "cold", FASTER),
+        (FASTER, ((), ("above-roof",)), "warm", FASTER),  # a nearer cache may serve it
+        (SLOWER, ((), ("above-roof",)), "cold", SLOWER),
+    ],
+)
+def test_a_time_that_only_its_roofs_do_not_explain_is_not_faster(
+    flagged, verdict, flags, cache, found, is_paired
+):
+    ends = (0.4, 0.6) if verdict == FASTER else (1.4, 1.6)
+    before = compared(sum(ends) / 2, *ends, verdict)
+    after = flagged(before, STEADY, flags, is_paired, cache)
+    assert after.verdict == found
+    if found == UNSURE:
+        assert after.reason == (
+            "so, but the candidate is flagged above-roof: the roofs do not explain its time"
+        )
 
 
 @pytest.mark.parametrize(

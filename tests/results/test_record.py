@@ -135,7 +135,7 @@ def test_a_value_inside_an_object_that_something_computes_with_has_a_type(
     [
         ({"kind": "step", "memory_bytes": {"measured": {"total": "12"}}}, "total"),
         ({"kind": "step", "phases_s": {"forward": {}}}, "phases_s"),
-        ({"kind": "profile-op", "module": "", "phase": ""}, "matmul_flops"),
+        ({"kind": "profile-op", "module": "", "phase": 1}, "phase"),
         ({"kind": "loop", "waits_s": ["x"], "compute_s": [], "file_bytes": 1}, "waits_s"),
         ({"kind": "copy", "copy_s": [0]}, "copy_s"),
         ([], "'details' is not an object"),

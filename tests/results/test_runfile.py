@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from results.record import SCHEMA, Record
+from results.record import SCHEMA, ProfileOp, Record
 from results.store.runfile import RunFileError, encode_line, load_run, read_head
 
 OLD_FILE = Path(__file__).parent / "data" / "schema_1.jsonl"
@@ -34,12 +34,12 @@ def test_a_file_of_schema_1_with_the_fewest_keys_is_read():
     assert run.records[0].flops is None
 
 
-@pytest.mark.parametrize("name", ["compare", "train_step", "transfer"])
+@pytest.mark.parametrize("name", ["compare", "profile", "train_step", "transfer"])
 def test_older_run_has_no_unknown_keys_and_round_trips(name):
     path = OLD_FILE.parent / "schema_1" / f"{name}.jsonl"
     run = load_run(path)
     assert (run.notes, run.problems) == ((), ())
-    assert {key for record in run.records for key in record.extra} <= DROPPED
+    assert {key for record in run.records for key in record.extra} <= DROPPED | {"step"}
     before = path.read_bytes().splitlines()[1:]
     for raw, record in zip(before, run.records, strict=True):
         old = json.loads(raw)
@@ -49,6 +49,13 @@ def test_older_run_has_no_unknown_keys_and_round_trips(name):
         old.pop("interleaved", None)
         assert written.items() >= {key: old[key] for key in old if old[key] is not None}.items()
         assert Record.from_dict(json.loads(encode_line(record))) == record
+
+
+def test_totals_of_an_older_profile_are_those_of_its_longest_row():
+    run = load_run(OLD_FILE.parent / "schema_1" / "profile.jsonl")
+    totals = json.loads(run.path.read_text(encoding="utf-8").splitlines()[1])["step"]
+    assert run.environment.profile.time_s == totals["time_s"]
+    assert all(record.details_as(ProfileOp) for record in run.records)
 
 
 @pytest.mark.parametrize(("key", "value"), [("interleaved", 5), ("phases_s", 5), ("copy_s", "x")])

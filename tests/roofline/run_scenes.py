@@ -180,7 +180,7 @@ def profiled():
 
 
 def profile_op(**known):
-    return ProfileOp(phase="forward", matmul_flops=None, **known)
+    return ProfileOp(phase="forward", **known)
 
 
 def of_six_gpus():

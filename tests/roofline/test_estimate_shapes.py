@@ -58,7 +58,7 @@ def test_the_ladder_counts_the_work_that_is_measured(dtype):
         shape = dict.fromkeys(op.axes, 96) | ({"b": 1} if row["shape"] == "96" else {})
         work = op.work(Case(op.name, dtype, shape, options))
         assert (row["flops"], row["bytes"]) == (work.flops, work.bytes), op.name
-    assert ops.keys() == OPERATIONS.keys()
+    assert OPERATIONS.keys() <= ops.keys()
 
 
 @pytest.mark.parametrize("name", ["fleet", "transfer"])

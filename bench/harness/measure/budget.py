@@ -276,7 +276,7 @@ def smaller_cases(op: Op, case: Case) -> list[Case]:
     Extents stay multiples of 16, which the instructions of every dtype accept.
     """
     cases = [case]
-    while total(op, cases[-1]) >= SMALL_WORK // 32 or len(cases) == 1:
+    while total(op, cases[-1]) >= SMALL_WORK // 32:
         larger = cases[-1]
         shape = {
             axis: max(1, extent // 2) // 16 * 16 or min(extent, 16)

@@ -205,7 +205,7 @@ def judged(
     """Return a measured record with `ROOF_FLAGS` decided again by these ceilings; `again` has the
     quantities and names of those that were measured again in this run.
     """
-    if record.status != "ok" or not record.samples_s or not record.median_s or not record.ci95_s:
+    if record.status != "ok" or not record.samples_s or not record.median_s:
         return record
     known = ceilings or Machine()
     impossible = None

@@ -302,6 +302,7 @@ def variance(x):
         (softmax_of_exponentials, softmax),
         (variance_of_squares, variance),
         (lambda x: x.sigmoid().log(), functional.logsigmoid),
+        (lambda x: softmax(x).log(), lambda x: functional.log_softmax(x, -1)),
         (lambda x: softmax_of_exponentials(x)[LABELS], lambda x: softmax(x)[LABELS]),
         (lambda x: (x - x.max()).exp() / (x - x.max()).exp().sum(-1, keepdim=True), softmax),
     ],
