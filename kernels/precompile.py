@@ -55,9 +55,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def precompile(launches: Mapping[str, Launch], gpu: Gpu | None = None) -> dict[str, str]:
-    """Compile launches in parallel processes for `gpu`, by default the current CUDA device;
-    progress goes to stderr.
+def precompile(launches: Mapping[str, Launch]) -> dict[str, str]:
+    """Compile launches in parallel processes for the current CUDA device; progress goes to stderr.
 
     Nothing runs on the GPU. All CPU cores are busy, so nothing should be timed during the call.
 
@@ -65,12 +64,9 @@ def precompile(launches: Mapping[str, Launch], gpu: Gpu | None = None) -> dict[s
         The first line of the error for each launch that does not compile. The others are in
         Triton's cache.
     """
-    if not launches:
-        return {}
-    if gpu is None:
-        import torch
+    import torch
 
-        gpu = launch.gpu_of(torch.device("cuda", torch.cuda.current_device()))
+    gpu = launch.gpu_of(torch.device("cuda", torch.cuda.current_device()))
     errors: dict[str, str] = {}
     try:
         errors |= in_processes(partial(_compile, gpu), list(launches.items()))

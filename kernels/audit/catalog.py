@@ -63,9 +63,9 @@ class Choice:
         return f"{self.version.family}/{self.variant.op}"
 
 
-def choices(arches: Sequence[int] = ARCHES) -> list[Choice]:
+def choices() -> list[Choice]:
     found = []
-    for version, arch in itertools.product(shipped(), arches):
+    for version, arch in itertools.product(shipped(), ARCHES):
         count = len(version.variants(arch))
         found += [Choice(version, arch, index) for index in range(count)]
     return found

@@ -67,8 +67,9 @@ def odd_size_rows(request):
     """The last shape class of each operation in bf16 on sm_90, for sizes that divide by nothing."""
     last = {
         (choice.kernel, choice.variant.part): choice
-        for choice in catalog.choices((90,))
-        if choice.version in NEWEST_VERSIONS
+        for choice in catalog.choices()
+        if choice.arch == 90
+        and choice.version in NEWEST_VERSIONS
         and choice.version.family in OF_ODD_SIZES
         and choice.variant.dtype == "bf16"
     }

@@ -128,9 +128,9 @@ def test_killed_processes_are_reported_in_one_line(monkeypatch):
         yield BrokenPool()
 
     monkeypatch.setattr(precompile, "_pool_of", broken_pool)
-    assert precompile.precompile(dict.fromkeys("ab"), H100) == dict.fromkeys(
-        "ab", precompile.KILLED
-    )
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(precompile.launch, "gpu_of", lambda device: H100)
+    assert precompile.precompile(dict.fromkeys("ab")) == dict.fromkeys("ab", precompile.KILLED)
     monkeypatch.setattr(rows, "MAX_SERIAL_KERNELS", 0)
     with pytest.raises(AuditError, match="a compiler process was killed"):
         rows.audit_all([None] * 30)
