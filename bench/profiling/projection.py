@@ -30,7 +30,7 @@ from results.show.grid import (
     print_cells,
     print_lines,
 )
-from results.show.profile import fusion_lines, name_cells, op_of, work_cells
+from results.show.profile import fusion_lines, op_of, work_cells
 from results.show.units import ABSENT, duration, quantity
 from results.store.runfile import StoreError, load_run
 from results.store.runs import EVERYTHING
@@ -185,7 +185,9 @@ class Projection:
         shown = []
         for index, record in enumerate(self.records[:top]):
             flops_per_byte = self.machines[0].rows[index]["intensity"]
-            cells = name_cells(record) | work_cells(record, flops_per_byte)
+            cells = {"op": Cell(record.op), "shapes": Cell(record.case, leaves=6)}
+            cells["count"] = Cell(str(record.count), "right", leaves=7)
+            cells |= work_cells(record, flops_per_byte)
             for on in self.machines:
                 row = on.rows[index]
                 name = f" {on.slug}" if len(self.machines) > 1 else ""
