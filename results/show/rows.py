@@ -85,7 +85,7 @@ def flat_rows(environment: Environment, records: Iterable[Record]) -> list[Objec
     )
 
 
-def to_frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
+def to_frame(runs: Iterable[Run]) -> pd.DataFrame:
     """Return runs as a pandas frame with the columns of `flat_rows` and `samples_s` as lists;
     counts are nullable.
     """
@@ -95,7 +95,6 @@ def to_frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
     for kind in KINDS.values():
         for name, hint in get_type_hints(kind).items():
             known[f"details_{name}"] = DTYPE_OF.get(hint)
-    runs = [runs] if isinstance(runs, Run) else list(runs)
     rows = []
     samples_s = []
     for run in runs:
@@ -120,8 +119,6 @@ def _row(environment: Environment, record: Record, score: Object) -> Object:
     low, high = record.ci95_s or (None, None)
     known = record.to_dict() | score
     known |= {
-        "units": record.units,
-        "peak_memory_bytes": record.peak_memory_bytes,
         "run_id": environment.run_id,
         "started_at": environment.started_at,
         "device_slug": environment.device["slug"],
@@ -131,7 +128,7 @@ def _row(environment: Environment, record: Record, score: Object) -> Object:
         "flags": ",".join(record.flags),
         "flag_reasons": record.flag_reasons or None,
     }
-    row = {name: _plain(known[name]) for name in COLUMNS}
+    row = {name: _plain(known.get(name)) for name in COLUMNS}
     for group, key in GROUPS.items():
         values = known.get(key, {})
         row |= {f"{group}_{name}": _plain(value) for name, value in values.items()}
@@ -145,10 +142,9 @@ def _plain(value: Any) -> Any:
 
 def _aligned(rows: Sequence[Object]) -> list[Object]:
     names = dict.fromkeys(chain.from_iterable(rows))
-    others = [name for name in names if name not in COLUMNS]
-    groups = list(GROUPS)
-    grouped = sorted(others, key=lambda name: groups.index(name.partition("_")[0]))
-    ordered = [*COLUMNS, *grouped]
+    ordered = list(COLUMNS)
+    for group in GROUPS:
+        ordered += [name for name in names if name.startswith(f"{group}_")]
     return [{name: row.get(name) for name in ordered} for row in rows]
 
 

@@ -115,7 +115,7 @@ def test_what_only_one_kind_of_rows_has_is_in_columns_of_its_own(
         ["loop", "[0.5, 0.0]", 4096, "x", None, None],
         ["step", None, None, None, 512, '["an estimate"]'],
     ]
-    frame = to_frame(Run(tmp_path, make_environment(), records))
+    frame = to_frame([Run(tmp_path, make_environment(), records)])
     assert frame["details_file_bytes"].tolist()[1] == 4096
     # No row has a time on a device, which is still a number.
     types = frame.dtypes.astype(str)
@@ -219,7 +219,7 @@ def test_the_frame_has_a_row_for_each_record_and_its_samples(run):
     assert frame.mfu[0] == pytest.approx(0.5)
     assert frame.shape_m[2] == 2**40
     assert frame.groupby("provider").median_s.min()["triton-v1"] == 3e-6
-    empty = to_frame(Run(run.path, run.environment, ()))
+    empty = to_frame([Run(run.path, run.environment, ())])
     assert (list(empty.columns), len(empty)) == ([*COLUMNS, "samples_s"], 0)
 
 
@@ -234,7 +234,7 @@ def test_a_known_column_has_one_type_whatever_it_holds(
         make_skipped(telemetry=telemetry, flops=whole),
         make_record(telemetry=dict.fromkeys(keys), flops=None),
     )
-    types = to_frame(Run(tmp_path, make_environment(), records)).dtypes.astype(str)
+    types = to_frame([Run(tmp_path, make_environment(), records)]).dtypes.astype(str)
     assert {types[f"telemetry_{key}"] for key in TELEMETRY_NUMBERS} == {"float64"}
     assert types["telemetry_cgroup_throttled_periods"] == "Int64"
     assert {types[name] for name in ("flops", "samples", "copies", "shape_m")} == {"Int64"}
