@@ -31,8 +31,8 @@ from results.show.terminal import (
 from results.store.runfile import Run, StoreError, load_run, runs_directory, write_output
 from results.store.runs import NAMED, Selection, add_selection, list_runs
 
-Command = Callable[[argparse.Namespace, Path], int]
-"""Runs a command with its options and the directory of the runs."""
+Command = Callable[[argparse.Namespace, Path, Selection], int]
+"""Runs a command with its options, the directory of the runs, and those selected."""
 
 SINKS = ("bmf", "github-benchmark", "junit", "openmetrics")
 FORMATS = (*TABLE_FORMATS[1:], *SINKS)
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         directory = getattr(options, "runs", None)
         if directory is not None and not directory.is_dir():
             raise StoreError(f"--runs {directory}: no such directory")
-        return command(options, directory or runs_directory())
+        return command(options, directory or runs_directory(), Selection.of(vars(options)))
     except (StoreError, OutputError) as error:
         return fail(prog, error)
     except OSError as error:
@@ -138,9 +138,8 @@ def _add_options(name: str, parser: Parser) -> Command:
     return _export
 
 
-def _list(options: argparse.Namespace, directory: Path) -> int:
+def _list(options: argparse.Namespace, directory: Path, chosen: Selection) -> int:
     runs = list_runs(directory)
-    chosen = Selection.of(options)
     if not runs:
         say(f"no run in {directory} yet: python -m bench.matmul makes one")
     elif not chosen.is_everything:
@@ -156,8 +155,8 @@ def _list(options: argparse.Namespace, directory: Path) -> int:
     return 0
 
 
-def _show(options: argparse.Namespace, directory: Path) -> int:
-    run = Selection.of(options).load(options.run, directory)
+def _show(options: argparse.Namespace, directory: Path, chosen: Selection) -> int:
+    run = chosen.load(options.run, directory)
     if options.format != "table":
         return _finish(table_of_run(run.environment, run.records).render(options.format), run)
     is_profile = run.environment.profile is not None
@@ -175,7 +174,7 @@ def _show(options: argparse.Namespace, directory: Path) -> int:
     return _finish("", run)
 
 
-def _export(options: argparse.Namespace, directory: Path) -> int:
+def _export(options: argparse.Namespace, directory: Path, chosen: Selection) -> int:
     if options.output == "":
         raise StoreError("--output is empty; name a file")
     is_file = options.output not in (None, "-")
@@ -186,7 +185,6 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
         raise StoreError(f"--output {options.output} names a directory; name a file in it")
     if options.baseline is not None and form != "junit":
         raise StoreError("--baseline requires --format junit")
-    chosen = Selection.of(options)
     run = chosen.load(options.run, directory)
     baseline = None
     if options.baseline is not None:

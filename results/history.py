@@ -95,12 +95,11 @@ def add_options(parser: Parser) -> None:
     add_picture(parser)
 
 
-def run(options: argparse.Namespace, directory: Path) -> int:
+def run(options: argparse.Namespace, directory: Path, chosen: Selection) -> int:
     from results.show.picture import save_picture
 
-    selection = Selection.of(options)
     runs = list_runs(directory, counts_records=False)
-    runs = [run for run in runs if run.error or selection.fits_run(run)]
+    runs = [run for run in runs if run.error or chosen.fits_run(run)]
     if not runs:
         raise StoreError(f"no run in {directory} matches: python -m bench.matmul makes one")
     loaded = []
@@ -112,7 +111,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
         except RunFileError as error:
             notes.append(f"left out: {error}")
     try:
-        series = history(loaded, selection, options.margin, options.metric, options.window)
+        series = history(loaded, chosen, options.margin, options.metric, options.window)
     except CompareError as error:
         raise with_problem(error, loaded) from None
     if options.output is not None:

@@ -335,6 +335,13 @@ class ProfileOp(Details, frozen=True, tag="profile-op"):
     """Seconds of each kernel."""
     kernel_calls: tuple[Count, ...] = ()
 
+    def cells(self, record: Record, score: Score) -> Cells:
+        return {
+            "count": Cell(str(record.count), "right", leaves=7),
+            "time": Cell(duration(self.time_s), "right"),
+            "share": Cell(percent(self.share), "right"),
+        }
+
 
 AnyDetails = Step | Copy | Loop | Rounds | ProfileOp
 DetailsT = TypeVar("DetailsT", bound=Details)

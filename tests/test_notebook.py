@@ -78,5 +78,5 @@ def test_a_table_has_its_notes_and_escapes_names(monkeypatch):
 
 def test_an_answer_prints_as_its_worked_solution():
     answer = estimate.mfu(params="70e9", tokens_per_s=5000, gpus=8, peak=275e12)
-    assert "95.45 %" in repr(answer)
+    assert "95.5%" in repr(answer)
     assert answer._repr_html_().count("<tr>") > 4

@@ -142,7 +142,7 @@ class Records(tuple[JudgedRecord, ...]):
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return a row for each record, with the columns of `results.load`."""
-        return to_frame(Run(Path(), self.environment, self))
+        return to_frame([Run(Path(), self.environment, self)])
 
     def plot(self, path: Path | str | None = None, theme: str = "light") -> Figure:
         """Plot the records on the roofline of their machine, `light` or `dark`; a notebook shows
@@ -155,7 +155,8 @@ class Records(tuple[JudgedRecord, ...]):
         return plot_run(self.environment, list(self), None if path is None else Path(path), theme)
 
     def save(self, path: Path | str | None = None) -> Path:
-        """Save the records as a run file, by default with all other runs, and return its path.
+        """Save the records as a run file, by default with all other runs, and return its path; text
+        that ends with a slash is a folder.
 
         Raises:
             StoreError: the file cannot be written.
@@ -166,12 +167,9 @@ class Records(tuple[JudgedRecord, ...]):
                 "a record has no dtype, as with complex numbers; set dtype= to save it"
             )
         op = self.op or (self[0].op if self else "function")
-        writer = RunWriter.create(self.environment, op, Path(path) if path is not None else None)
-        try:
+        with RunWriter.create(self.environment, op, path) as writer:
             for record in self:
                 writer.append(record)
-        finally:
-            writer.close()
         return writer.path
 
     def __repr__(self) -> str:

@@ -30,8 +30,8 @@ from results.show.grid import (
     print_cells,
     print_lines,
 )
-from results.show.profile import fusion_lines, name_cells, op_of, work_cells
-from results.show.units import ABSENT, duration, quantity
+from results.show.profile import fusion_lines, op_of, work_cells
+from results.show.units import ABSENT, duration, percent, quantity
 from results.store.runfile import StoreError, load_run
 from results.store.runs import EVERYTHING
 from roofline.gpu_table import UnknownGpuError, find_gpu
@@ -185,13 +185,17 @@ class Projection:
         shown = []
         for index, record in enumerate(self.records[:top]):
             flops_per_byte = self.machines[0].rows[index]["intensity"]
-            cells = name_cells(record) | work_cells(record, flops_per_byte)
+            cells = {
+                "op": Cell(record.op),
+                "shapes": Cell(record.case, leaves=6),
+                "count": Cell(str(record.count), "right", leaves=7),
+            }
+            cells |= work_cells(record, flops_per_byte)
             for on in self.machines:
                 row = on.rows[index]
                 name = f" {on.slug}" if len(self.machines) > 1 else ""
-                share = f"{100 * (row['share'] or 0.0):.1f}%"
                 cells[f"least time{name}"] = Cell(duration(row["least_s"]), "right")
-                cells[f"share{name}"] = Cell(share, "right")
+                cells[f"share{name}"] = Cell(percent(row["share"]), "right")
                 cells[f"bound{name}"] = Cell(row["bound"] or ABSENT)
             cells["module"] = Cell(op_of(record).module, leaves=6)
             cells["flags"] = Cell(", ".join(record.flags))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from results.show.grid import Cell, Cells, Table
+from results.show.units import number, percent
 
 TITLES = {
     "shape_class": "shapes",
@@ -96,9 +97,9 @@ def _shown(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(value)
     if name == "occupancy":
-        return f"{100 * value:.0f}%"
+        return percent(value)
     if isinstance(value, float):
-        return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+        return number(value, 3)
     return str(value)
 
 

@@ -103,13 +103,12 @@ def add_options(parser: Parser, run_help: str) -> None:
     add_picture(parser)
 
 
-def run(options: argparse.Namespace, directory: Path) -> int:
+def run(options: argparse.Namespace, directory: Path, chosen: Selection) -> int:
     from results.compare.comparison import compare, nothing_common
     from results.compare.output import as_text, exit_code
     from results.compare.plot import draw
     from results.show.picture import save_picture
 
-    chosen = Selection.of(options)
     names = (options.baseline_run, options.candidate_run)
     whole = [load_run(chosen.find(name, directory)) for name in names if name is not None]
     if options.by == "git" and options.candidate_run is None:

@@ -422,14 +422,6 @@ def fusion_lines(fusions: Sequence[Fusion], bytes_per_s: float) -> list[str]:
     return lines
 
 
-def name_cells(record: Record) -> Cells:
-    return {
-        "op": Cell(record.op),
-        "shapes": Cell(record.case, leaves=6),
-        "count": Cell(str(record.count), "right", leaves=7),
-    }
-
-
 def work_cells(record: Record, flops_per_byte: float | None) -> Cells:
     return {
         "FLOPs": Cell(quantity(record.flops), "right", leaves=6),
@@ -444,9 +436,8 @@ def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
         details = op_of(record)
         if not record.moved_bytes:  # a view has no roof
             score = {**score, "bound": None, "roofline_pct": None}
-        row = name_cells(record)
-        row["time"] = Cell(duration(details.time_s), "right")
-        row["share"] = Cell(percent(details.share), "right")
+        row = {"op": Cell(record.op), "shapes": Cell(record.case, leaves=6)}
+        row |= details.cells(record, score)
         row |= work_cells(record, score["intensity"])
         row["FLOP/s"] = Cell(quantity(score["flops_per_s"] or None), "right", leaves=4)
         row["B/s"] = Cell(quantity(score["bytes_per_s"] or None), "right", leaves=3)

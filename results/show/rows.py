@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from results.record import TELEMETRY_NUMBERS, Environment, Object, Record
+from results.record import KINDS, TELEMETRY_NUMBERS, Environment, Object, Record
 from results.store.runfile import Run
 from roofline.model import JUDGED_KEYS, JUDGED_TEXTS, judged
 
@@ -39,16 +39,25 @@ COLUMNS = {
     ),
 }
 """Columns of every row, in order, with their dtypes in a frame. They are followed by
-`shape_<axis>`, `option_<name>`, `telemetry_<name>` and `verified_<name>` if the records have
-them."""
+`shape_<axis>`, `option_<name>`, `telemetry_<name>`, `verified_<name>` and `details_<name>` if the
+records have them."""
 
-GROUPS = ("shape", "option", "telemetry", "verified")
+GROUPS = {
+    "shape": "shape",
+    "option": "options",
+    "telemetry": "telemetry",
+    "verified": "verified",
+    "details": "details",
+}
+"""Keys of a record whose objects are columns, by the start of their names."""
 
 DTYPES = {
     **COLUMNS,
     **{f"telemetry_{name}": NUMBER for name in TELEMETRY_NUMBERS},
     "telemetry_cgroup_throttled_periods": WHOLE,
 }
+DTYPE_OF = {int: WHOLE, int | None: WHOLE, float: NUMBER, float | None: NUMBER}
+"""Dtype of the numbers of details, by their annotation."""
 
 ONLY_IN_JSON = "telemetry_errors"
 """Not a column: texts about the machine that repeat in each row."""
@@ -76,13 +85,16 @@ def flat_rows(environment: Environment, records: Iterable[Record]) -> list[Objec
     )
 
 
-def to_frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
+def to_frame(runs: Iterable[Run]) -> pd.DataFrame:
     """Return runs as a pandas frame with the columns of `flat_rows` and `samples_s` as lists;
     counts are nullable.
     """
     import pandas as pd
 
-    runs = [runs] if isinstance(runs, Run) else list(runs)
+    known: dict[str, str | None] = dict(DTYPES)
+    for kind in KINDS.values():
+        for name, hint in get_type_hints(kind).items():
+            known[f"details_{name}"] = DTYPE_OF.get(hint)
     rows = []
     samples_s = []
     for run in runs:
@@ -93,13 +105,13 @@ def to_frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
     columns = {}
     for name in names:
         values = [_encodable(row[name]) for row in rows]
-        kind = DTYPES.get(name) or (WHOLE if name.startswith("shape_") else None)
-        if kind is None:
+        dtype = known.get(name) or (WHOLE if name.startswith("shape_") else None)
+        if dtype is None:
             inferred = str(pd.Series(values, dtype="object").convert_dtypes().dtype)
-            kind = {"object": TEXT, "Float64": NUMBER}.get(inferred, inferred)
-        if kind == TEXT:
+            dtype = {"object": TEXT, "Float64": NUMBER}.get(inferred, inferred)
+        if dtype == TEXT:
             values = [None if value is None else str(value) for value in values]
-        columns[_encodable(name)] = pd.Series(values, dtype=kind)
+        columns[_encodable(name)] = pd.Series(values, dtype=dtype)
     return pd.DataFrame(columns | {"samples_s": pd.Series(samples_s, dtype="object")})
 
 
@@ -107,8 +119,6 @@ def _row(environment: Environment, record: Record, score: Object) -> Object:
     low, high = record.ci95_s or (None, None)
     known = record.to_dict() | score
     known |= {
-        "units": record.units,
-        "peak_memory_bytes": record.peak_memory_bytes,
         "run_id": environment.run_id,
         "started_at": environment.started_at,
         "device_slug": environment.device["slug"],
@@ -118,10 +128,9 @@ def _row(environment: Environment, record: Record, score: Object) -> Object:
         "flags": ",".join(record.flags),
         "flag_reasons": record.flag_reasons or None,
     }
-    row = {name: _plain(known[name]) for name in COLUMNS}
-    for group, values in zip(
-        GROUPS, (record.shape, record.options, record.telemetry, record.verified), strict=True
-    ):
+    row = {name: _plain(known.get(name)) for name in COLUMNS}
+    for group, key in GROUPS.items():
+        values = known.get(key, {})
         row |= {f"{group}_{name}": _plain(value) for name, value in values.items()}
     row.pop(ONLY_IN_JSON, None)
     return row
@@ -133,9 +142,9 @@ def _plain(value: Any) -> Any:
 
 def _aligned(rows: Sequence[Object]) -> list[Object]:
     names = dict.fromkeys(chain.from_iterable(rows))
-    others = [name for name in names if name not in COLUMNS]
-    grouped = sorted(others, key=lambda name: GROUPS.index(name.partition("_")[0]))
-    ordered = [*COLUMNS, *grouped]
+    ordered = list(COLUMNS)
+    for group in GROUPS:
+        ordered += [name for name in names if name.startswith(f"{group}_")]
     return [{name: row.get(name) for name in ordered} for row in rows]
 
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from results.record import Object, unix_time
 from results.show.terminal import ADVANCED, Parser, reason_of
@@ -135,9 +136,10 @@ class Selection:
     since_s: float | None = None
 
     @classmethod
-    def of(cls, options: argparse.Namespace, only: Iterable[str] = NAMES) -> Selection:
-        names = {name: frozenset[str]().union(*getattr(options, name)) for name in only}
-        return cls(names, options.machine, options.since)
+    def of(cls, options: Mapping[str, Any], only: Iterable[str] = NAMES) -> Selection:
+        """Return the selection of the options that `add_selection` adds, by name."""
+        names = {name: frozenset[str]().union(*options[name]) for name in only}
+        return cls(names, options["machine"], options["since"])
 
     @property
     def has_names(self) -> bool:

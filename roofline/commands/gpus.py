@@ -77,16 +77,18 @@ def run(args: argparse.Namespace) -> int:
         for problem in wrong_files():
             say(f"note: left out {problem}")
 
+    cells = list(map(_cells, gpus))
+
     def draw(console: Console) -> None:
         if len(names) == 1:
             _print_page(console, gpus[0])
             return
-        print_cells(console, list(map(_cells, gpus)), hint="--format csv has all")
+        print_cells(console, cells, hint="--format csv has all")
         print_lines(console, "", f"{DENSE} {MARKS}", RIDGE)
 
     table = Table(
-        rows=lambda: texts_of(list(map(_cells, gpus))),
-        cells=lambda: list(map(_cells, gpus)),
+        rows=lambda: texts_of(cells),
+        cells=lambda: cells,
         document=lambda: list(map(gpu_row, gpus)),
         draw=draw,
         notes=lambda: f"\n{DENSE} {MARKS}\n",

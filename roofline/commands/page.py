@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output.suffix != ".html":
         raise PlotError("the name of a page must end in .html")
     dtypes = dtypes_of(args.dtype)
-    chosen = Selection.of(args, LATEST)
+    chosen = Selection.of(vars(args), LATEST)
     sources = load_sources(args.runs, args.gpu, args.folder, chosen)
     scene = build_scene(sources.measured, sources.gpus, dtypes or default_dtypes(sources))
     verdicts = verdicts_of([run.path for run in sources.runs], chosen)

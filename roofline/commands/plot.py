@@ -157,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
     path = args.output
     if path is None and not stdout().isatty():
         raise PlotError("expected -o PATH")
-    sources = load_sources(args.runs, args.gpu, args.folder, Selection.of(args, LATEST))
+    sources = load_sources(args.runs, args.gpu, args.folder, Selection.of(vars(args), LATEST))
     scene = _scene(sources, wanted)
     if path is None:
         print_out(f"{in_characters(scene, max(MIN_WIDTH, get_terminal_size().columns))}\n")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from results.show.facts import facts_beside
 from results.show.grid import WHOLE_WORDS, Column, html_of, print_grid, print_lines
 from results.show.terminal import drawn, one_line
-from results.show.units import COUNT_LETTERS, count, duration, gibibytes, number, quantity
+from results.show.units import COUNT_LETTERS, count, duration, gibibytes, number, percent, quantity
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +27,7 @@ WRITERS: dict[str, Callable[[Any], str]] = {
     "letters": lambda value: quantity(value, "", COUNT_LETTERS) if value < 1e15 else number(value),
     "memory": gibibytes,
     "number": number,
-    "percent": lambda value: f"{100 * value:.1f} %",
+    "percent": percent,
     "tera": lambda value: number(value / 1e12),
     "time": duration,
 }
@@ -236,7 +236,7 @@ def folded(answer: Answer) -> list[Step]:
         amount = sum(step.amount or 0 for step in small)
         is_bytes = answer.main and answer.main[0].endswith("_bytes")
         shown = quantity(amount, "B") if is_bytes else count(amount)
-        merged = Step(f"{len(small)} more", f"below {100 * SMALL:g} % each", shown, amount)
+        merged = Step(f"{len(small)} more", f"below {percent(SMALL)} each", shown, amount)
         parts[-len(small) :] = [merged]
     return [*parts, *others]
 
@@ -255,7 +255,7 @@ def cell(key: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if key in ("mfu", "hfu", "used", "communication"):
-        return f"{100 * value:.1f} %"
+        return percent(value)
     if key in ("bytes", "bytes_copied") or key.endswith("_bytes"):
         return quantity(value, "B")
     if key == "attainable_flops_per_s":

@@ -78,8 +78,8 @@ tokens/s | {batch} x {sequence} / {seconds_per_step:number} s | {tokens_per_s:nu
 tokens/s | {tokens:number} / ({days:g} x 86,400) | {tokens_per_s:number}
 FLOPs per token | {convention}: {arithmetic} | {flops_per_token:number}
 speed | {flops_per_token:number} x {tokens_per_s:number} | {flops_per_s:number}
-MFU | {flops_per_s:number} / ({gpus:,} x {use.peak:number} FLOP/s) | {mfu_percent:.2f} %
-HFU | the same for executed FLOPs | {hfu_percent:.2f} %
+MFU | {flops_per_s:number} / ({gpus:,} x {use.peak:number} FLOP/s) | {mfu:percent}
+HFU | the same for executed FLOPs | {hfu:percent}
 landmark | published runs | {published}
 """
 
@@ -291,8 +291,6 @@ def mfu(
             seconds_per_step=seconds_per_step,
             tokens=tokens,
             days=days,
-            mfu_percent=100 * row["mfu"],
-            hfu_percent=100 * row["hfu"],
         ),
         formula="MFU = FLOPs per token x tokens/s / (devices x peak); HFU includes recomputation",
         source=f"Chowdhery et al., PaLM (2022), appendix B; {uses.source}",

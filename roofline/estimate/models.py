@@ -8,7 +8,7 @@ from math import log
 from pathlib import Path
 from typing import Annotated, Unpack
 
-from results.show.units import count, number, quantity
+from results.show.units import count, number, percent, quantity
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import torch_kernels
 from roofline.accounting.built import whole_model
@@ -371,7 +371,7 @@ def memory(
     steps = []
     for name, part in parts.items():
         if part:
-            portion = f"{100 * part / total:.1f} %"
+            portion = percent(part, total)
             steps.append(Step(name.replace("_", " "), portion, quantity(part, "B"), part))
     if not config.parameters:
         values |= {

@@ -20,7 +20,7 @@ from results.show.picture import (
     titled_figure,
     tone,
 )
-from results.show.units import duration, number, quantity
+from results.show.units import duration, number, percent, quantity
 from roofline.accounting.config import ConfigError
 from roofline.estimate.answer import SMALL, Answer, Step, cell, folded
 from roofline.estimate.sweep import Sweep
@@ -68,7 +68,7 @@ def draw_parts(title: str, words: str, steps: Sequence[Step], theme: str = "ligh
         frame(axes, "x")
         axes.barh([plain(step.label) for step in steps], amounts, color=series_color(0))
         for row, step in enumerate(steps):
-            text = f" {step.result}, {100 * amounts[row] / sum(amounts):.1f} %"
+            text = f" {step.result}, {percent(amounts[row], sum(amounts))}"
             axes.text(amounts[row], row, text, va="center", fontsize=LABEL_PT)
         axes.set_xlim(right=ROOM_FOR_WORDS * max(amounts))
         axes.set_xticks([])

@@ -9,6 +9,7 @@ import stat
 
 import pytest
 
+from results.record import Loop, ProfileOp, Step
 from results.show.grid import Cell, Table, csv_text, markdown_text
 from results.show.rows import (
     COLUMNS,
@@ -97,6 +98,36 @@ def test_the_columns_keep_their_order_whatever_the_records_have(run, make_skippe
     assert many[2]["shape_k"] is None
     assert many[0]["telemetry_throttle"] == '{"thermal": false}'
     assert many[1]["flags"] == "a,b"
+
+
+def test_what_only_one_kind_of_rows_has_is_in_columns_of_its_own(
+    make_environment, make_record, tmp_path
+):
+    loop = Loop(waits_s=(0.5, 0.0), file_bytes=4096, extra={"later": "x"})
+    step = Step(tokens_per_step=512, notes=("an estimate",))
+    records = (make_record(), make_record(details=loop), make_record(details=step))
+    rows = flat_rows(make_environment(), records)
+    names = [name for name in rows[0] if name.startswith("details_")]
+    assert list(rows[0])[-len(names) :] == names
+    shown = ("kind", "waits_s", "file_bytes", "later", "tokens_per_step", "notes")
+    assert [[row[f"details_{name}"] for name in shown] for row in rows] == [
+        [None] * 6,
+        ["loop", "[0.5, 0.0]", 4096, "x", None, None],
+        ["step", None, None, None, 512, '["an estimate"]'],
+    ]
+    frame = to_frame([Run(tmp_path, make_environment(), records)])
+    assert frame["details_file_bytes"].tolist()[1] == 4096
+    # No row has a time on a device, which is still a number.
+    types = frame.dtypes.astype(str)
+    assert (types["details_device_s"], types["details_counted_flops"]) == ("float64", "Int64")
+
+
+def test_markdown_of_a_profile_has_calls_time_and_share(make_environment, make_record):
+    details = ProfileOp(module="mlp", phase="forward", matmul_flops=None, time_s=0.003, share=0.25)
+    table = table_of_run(make_environment(), [make_record(count=3, details=details)])
+    head, _, row = markdown_cells(table.render("md"))
+    shown = dict(zip(head, row, strict=True))
+    assert (shown["count"], shown["time"], shown["share"]) == ("3", "3 ms", "25%")
 
 
 @pytest.mark.parametrize("format", TABLE_FORMATS[1:])
@@ -188,7 +219,7 @@ def test_the_frame_has_a_row_for_each_record_and_its_samples(run):
     assert frame.mfu[0] == pytest.approx(0.5)
     assert frame.shape_m[2] == 2**40
     assert frame.groupby("provider").median_s.min()["triton-v1"] == 3e-6
-    empty = to_frame(Run(run.path, run.environment, ()))
+    empty = to_frame([Run(run.path, run.environment, ())])
     assert (list(empty.columns), len(empty)) == ([*COLUMNS, "samples_s"], 0)
 
 
@@ -203,7 +234,7 @@ def test_a_known_column_has_one_type_whatever_it_holds(
         make_skipped(telemetry=telemetry, flops=whole),
         make_record(telemetry=dict.fromkeys(keys), flops=None),
     )
-    types = to_frame(Run(tmp_path, make_environment(), records)).dtypes.astype(str)
+    types = to_frame([Run(tmp_path, make_environment(), records)]).dtypes.astype(str)
     assert {types[f"telemetry_{key}"] for key in TELEMETRY_NUMBERS} == {"float64"}
     assert types["telemetry_cgroup_throttled_periods"] == "Int64"
     assert {types[name] for name in ("flops", "samples", "copies", "shape_m")} == {"Int64"}

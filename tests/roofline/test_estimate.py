@@ -121,7 +121,7 @@ def test_warning_names_the_gpus_needed_if_a_model_does_not_fit(capsys):
     ten = data_of(capsys, f"{line} --gpus 10")
     assert ten["fits"]
     assert ten["warnings"][0].startswith("only 4.4 % of 10 x h100-sxm with 85.03 GB is left")
-    assert result_of(text_of(capsys, f"{line} --gpus 10"), "memory") == "95.6 %"
+    assert result_of(text_of(capsys, f"{line} --gpus 10"), "memory") == "95.6%"
 
 
 def test_memory_reports_headroom_and_devices_needed(capsys):

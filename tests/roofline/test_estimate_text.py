@@ -31,7 +31,7 @@ def marked(text):
         ("memory --model gpt2", "3.838 GB in total, 1.991 GB of state, 1.847 GB of activations"),
         (
             "mfu --params 1e9 --tokens-per-s 5e4 --gpu h100-sxm",
-            "MFU 30.3 %, HFU 30.3 %, 300 TFLOP/s",
+            "MFU 30.3%, HFU 30.3%, 300 TFLOP/s",
         ),
     ],
 )
@@ -93,5 +93,5 @@ price | {gpus:,} devices | {price:number}
     facts = {"speed": 1e15, "gpus": 1024, "used": 0.25, "total": 8e10, "price": None}
     assert steps_of(lines, work=Work(10**12, 0, 0), seconds=1e-3, **facts) == [
         Step("speed", "1e12 / 1 ms", "1e15 FLOP/s"),
-        Step("memory", "1,024 x 80 GB", "25.0 % of 80 GB"),
+        Step("memory", "1,024 x 80 GB", "25% of 80 GB"),
     ]

@@ -316,7 +316,7 @@ def test_a_record_repr_shows_metrics_and_escapes_control_characters(ceilings):
     assert "failed    it\\x1b broke" in repr(lost)
 
 
-def test_records_become_a_table_a_dataframe_and_a_run_file(ceilings, runs):
+def test_records_become_a_table_a_dataframe_and_a_run_file(ceilings, runs, tmp_path):
     one = bench.measure(torch.relu, torch.randn(N))
     records = bench.Records(one.environment, [one, one])
     assert "relu" in repr(records)
@@ -324,6 +324,7 @@ def test_records_become_a_table_a_dataframe_and_a_run_file(ceilings, runs):
     run = load_run(records.save())
     assert [record.median_s for record in run.records] == [one.median_s] * 2
     assert not run.problems
+    assert records.save(f"{tmp_path}/new/").parent == tmp_path / "new"
 
 
 def test_saving_a_record_without_dtype_is_an_error():

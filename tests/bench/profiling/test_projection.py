@@ -257,10 +257,13 @@ def test_a_module_may_keep_tensors_that_are_no_buffers():
 
 
 def test_a_sparse_matrix_without_values_has_no_rule():
-    rows = bench.profile(
+    projection = bench.profile(
         torch.sparse.mm, torch.eye(8).to_sparse(), torch.ones(8, 4), on="h100-sxm"
-    ).rows()
+    )
+    rows = projection.rows()
     assert [row["op"] for row in rows if "unmodelled" in row["flags"]] == ["aten._sparse_addmm"]
+    # Work, time and share are unknown, not 0.
+    assert "| - | - | - | - | - | - | unmodelled |" in projection.table().render("md")
 
 
 def test_tensors_that_cannot_be_copied_without_values_are_refused_in_one_line():
