@@ -61,10 +61,9 @@ def matching(facts: Mapping[str, float], fell: Collection[str]) -> list[Rule]:
     rules = []
     for rule in RULES:
         explained = set(fell) & set(rule.fell)
-        if not rule.above and not set(fell) <= set(rule.fell):
-            explained = set()
+        has_reason = rule.above or set(fell) <= set(rule.fell)
         exceeds = all(facts.get(name, 0.0) > limit for name, limit in rule.above.items())
-        if explained and exceeds:
+        if explained and has_reason and exceeds:
             rules.append(rule)
     return rules
 
@@ -252,10 +251,11 @@ def _add_facts(
     common = [key for key in sorted(rows, key=str) if 2 * rows[key] >= len(members)]
     for index in members:
         device = devices[index]
-        lost: dict[str, None] = {}
-        for metric, phase in common:
-            if (metric, phase) not in device.readings:
-                lost[f"{metric.op} {phase}"] = None
+        lost = dict.fromkeys(
+            f"{metric.op} {phase}"
+            for metric, phase in common
+            if (metric, phase) not in device.readings
+        )
         if lost and not device.failures:
             device.failures.append(f"not measured, unlike peers: {', '.join(lost)}")
 

@@ -265,13 +265,12 @@ def holm(p_values: Sequence[float], family_error: float = 0.05) -> list[bool]:
     Source: Holm, A simple sequentially rejective multiple test procedure, Scandinavian J.
     Statistics 6 (1979) 65.
     """
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    rejected = [False] * len(p_values)
-    for rank, index in enumerate(order):
-        if not p_values[index] <= family_error / (len(p_values) - rank):
+    largest = -math.inf
+    for rank, p_value in enumerate(sorted(p_values)):
+        if p_value > family_error / (len(p_values) - rank):
             break
-        rejected[index] = True
-    return rejected
+        largest = p_value
+    return [p_value <= largest for p_value in p_values]
 
 
 def with_holm(comparisons: Sequence[Comparison]) -> list[Comparison]:

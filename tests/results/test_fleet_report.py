@@ -16,6 +16,7 @@ from results.fleet import devices as reading
 from results.fleet import judge as judging
 from results.fleet.devices import read_fleet
 from results.fleet.judge import judge
+from results.record import Rank
 from tests.validation.fleet_faults import FAULTS, Fault, Fleet, outcome
 from tests.validation.fleet_generator import (
     CLASSES,
@@ -222,7 +223,7 @@ def verdicts_of(solo, together):
     """Return the verdict of each device, given the logarithms of its rates in both phases."""
     devices = []
     for index, rates in enumerate(zip(solo, together, strict=True)):
-        rank = reading.Rank(rank=index, node=str(index), world_size=16)
+        rank = Rank(rank=index, node=str(index), world_size=16)
         device = reading.Device("run", 0.0, rank, f"GPU-{index}", ("gpu",) * 6)
         for phase, rate in zip(reading.PHASES, rates, strict=True):
             device.readings[METRIC, phase] = reading.Reading(
