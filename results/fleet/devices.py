@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean, median, median_high
@@ -172,7 +172,7 @@ def read_fleet(
     launches: dict[tuple[int, str], dict[int, Device]] = defaultdict(dict)
     for device in newest:
         rank = device.fleet
-        size = rank.world_size or 1
+        size = rank.world_size or 0  # unknown: no rank is known to be missing
         # A launch within a node has ranks 0 to `size` - 1, as that of another node may have.
         launches[size, rank.node if size == rank.local_world_size else ""][rank.rank] = device
     for (size, node), launch in launches.items():
@@ -181,7 +181,7 @@ def read_fleet(
             rank = Rank(rank=absent, node=node or near.fleet.node, world_size=size)
             failures = ["no file of this rank"]
             newest.append(
-                replace(near, uuid=None, fleet=rank, readings={}, facts={}, failures=failures)
+                Device(near.run_id, near.started_s, rank, None, near.group, failures=failures)
             )
     return newest, earlier, notes
 
@@ -230,7 +230,6 @@ def read_device(path: Path, notes: list[str]) -> Device | None:
 def _device(environment: Environment, rank: Rank) -> Device:
     """Return a device without rows."""
     about = environment.device
-    started_s = unix_time(environment.started_at)
     health = rank.health
     limit_w = finite(health.get("power_limit_w"))
     default_w = finite(health.get("power_limit_default_w"))
@@ -244,15 +243,16 @@ def _device(environment: Environment, rank: Rank) -> Device:
         about.get("threads"),
         bool(environment.settings.get("quick")),
     )
+    started_s = unix_time(environment.started_at)
     device = Device(environment.run_id, started_s, rank, about.get("uuid"), group)
     known = environment.versions | health
     device.software = {name: str(known[name]) for name in SOFTWARE if known.get(name)}
     if limit_w and default_w:
         device.observe("power_limit_lost", 1 - limit_w / default_w)
-    for fact, (key, *inner) in DATA["health"].items():
-        value = health.get(key)
-        if inner and isinstance(value, dict):
-            value = value.get(inner[0])
+    for fact, keys in DATA["health"].items():
+        value: Any = health
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
         device.observe(fact, value)
     return device
 
@@ -270,7 +270,7 @@ def _add(device: Device, row: Record, about: Object) -> None:
         return
     below = math.inf
     above = math.inf
-    if row.ci95_s and row.ci95_s[0] <= row.median_s <= row.ci95_s[1]:
+    if row.ci95_s:
         low_s, high_s = row.ci95_s
         below = math.log(high_s / row.median_s)
         above = math.log(row.median_s / low_s)

@@ -328,6 +328,22 @@ def test_failed_wrong_and_missing_rows(tmp_path):
     assert (found[4].device.fleet.node, found[4].evidence) == ("n0000", ["no file of this rank"])
 
 
+def test_a_missing_rank_has_no_wrong_results_of_its_neighbor(tmp_path):
+    small(tmp_path, {})
+    wrong = record("matmul", 1.0, "together") | {"status": "invalid", "reason": "wrong"}
+    edited(tmp_path, 2, lambda lines: lines.append(wrong))
+    (tmp_path / "3.jsonl").unlink()
+    assert not_ok(tmp_path) == {2: "wrong", 3: "unmeasured"}
+
+
+def test_no_rank_is_missing_if_their_number_is_unknown(tmp_path):
+    small(tmp_path, {})
+    for rank in range(16):
+        edited(tmp_path, rank, lambda lines: lines[0]["fleet"].update(world_size=None))
+    (tmp_path / "0.jsonl").unlink()
+    assert not_ok(tmp_path) == {}
+
+
 def test_the_drivers_advice_raises_the_severity(tmp_path):
     small(tmp_path, {3: {"cause": "power cap", "loss": 0.1}})
     assert by_rank(tmp_path)[3].severity == "MONITOR"
