@@ -34,7 +34,8 @@ from bench.harness.transfer import finished_s
 from results.record import Object, Rank, Record
 from results.show.terminal import NO_DEVICE
 from results.show.units import duration, quantity
-from results.stats.samples import PeerSpread, median_ci95
+from results.stats.comparison import PeerSpread
+from results.stats.samples import median_ci95
 
 Pair = tuple[int, int]
 Times = NDArray[float64]
