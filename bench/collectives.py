@@ -36,7 +36,7 @@ from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.op import ShapeError, parse_size
 from bench.harness.op_file import modules_sha256
 from bench.harness.settings import Argv, Settings
-from bench.ranks.launcher import end_with_launcher, open_store, rank_here
+from bench.ranks.launcher import end_with_launcher, gpu_of, open_store, rank_here
 from results.record import Environment, Object, Record
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.options import HOW, Names, given, parameters
@@ -171,7 +171,7 @@ def collect(args: argparse.Namespace, argv: Argv) -> int:
         raise NoDeviceError(
             "--backend nccl takes a GPU for each rank, but torch found none; use --backend gloo"
         )
-    settings = replace(settings, device=here.gpu(count) if backend == "nccl" else "cpu")
+    settings = replace(settings, device=gpu_of(here, count) if backend == "nccl" else "cpu")
     device = device_of(settings)
     store = open_store(here, options.timeout_s)
     if store is None:
@@ -193,7 +193,7 @@ def collect(args: argparse.Namespace, argv: Argv) -> int:
         rows.append(row)
     saved = {"backend": backend, "dtype": options.dtype, "timeout": options.timeout_s}
     with Run(settings, "bench.collectives", "collectives", device, argv, saved) as run:
-        run.start(None, fleet=asdict(here))
+        run.start(None, fleet=here)
         with guarding(store, here, options.timeout_s):
             group = Group(here, store, run, backend)
             group.measure(rows, options.pairs)

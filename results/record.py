@@ -156,16 +156,20 @@ class _OfRecord(Struct):
     source_git: Facts = {}
 
 
-class Details(Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """What only one kind of rows has; `kind` in the file names its class."""
+class Part(Struct, frozen=True, kw_only=True):
+    """An object in a line of a run file."""
 
     extra: Object = {}
     """Unknown keys of the file, written back unchanged."""
 
     def to_dict(self) -> Object:
         values: Object = to_builtins(self)
-        extra: Object = values.pop("extra")
+        extra: Object = values.pop("extra", {})
         return values | extra
+
+
+class Details(Part, frozen=True, kw_only=True, tag_field="kind"):
+    """What only one kind of rows has; `kind` in the file names its class."""
 
     def keys_in_json(self) -> Object:
         """Return what stands beside the keys that every row has in JSON outputs."""
@@ -299,7 +303,23 @@ class Fusion(Struct, frozen=True, kw_only=True):
     """By all chains together; at the memory roof they take `saved_bytes` over the bandwidth."""
 
 
-class StepTotals(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Rank(Part, frozen=True, kw_only=True):
+    """One process of a run, which measures one device."""
+
+    rank: Count
+    local_rank: Count = 0
+    world_size: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    """Number of ranks; None if unknown."""
+    local_world_size: Count = 1
+    """Number of ranks on this node; 1 if unknown."""
+    node: str
+    launcher: str = "none"
+    pci_bus_id: str | None = None
+    health: Object = {}
+    """What may explain a slow device, read before its rank uses it; only of `bench.fleet`."""
+
+
+class StepTotals(Part, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of a profiled step besides its rows."""
 
     time_s: Time
@@ -374,8 +394,9 @@ class Line:
         return {"kind": own.__name__.lower()} | values | self.extra
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Parse a line; null means absent, and unknown keys become `extra`.
+    def parsed(cls, data: Mapping[str, Any], parts: Mapping[str, type[Part] | None]) -> Self:
+        """Parse a line, in which `parts` are the types of objects by key, None for one of a newer
+        version; null means absent, and unknown keys become `extra`.
 
         Raises:
             RecordError: a required key is missing, or a value has the wrong type or is out of
@@ -388,6 +409,15 @@ class Line:
                 values["extra"][key] = value
             elif value is not None:
                 values[key] = value
+        for key, kind in parts.items():
+            part = values.get(key)
+            if isinstance(part, dict):
+                if kind is None:
+                    values["extra"][key] = values.pop(key)
+                    continue
+                keys = {kind.__struct_config__.tag_field, *kind.__struct_encode_fields__}
+                unknown = {name: part[name] for name in part if name not in keys}
+                values[key] = part | {"extra": unknown}
         try:
             convert(values, cls.TYPES_INSIDE)
             return convert(values, cls)
@@ -420,10 +450,8 @@ class Environment(Line):
     """Seed, fill, cache and budget of the run."""
     preflight: Object = field(default_factory=dict)
     """Timer resolution, time of empty events and of an empty launch, seconds."""
-    fleet: Object = field(default_factory=dict)
-    """Rank, node and state of the device in a run of `bench.fleet`; else empty, and not in the
-    file.
-    """
+    fleet: Rank | None = None
+    """The rank that measured; not in the file of a run without ranks."""
     profile: StepTotals | None = None
     """The step of a profile; not in the file of other runs."""
     schema: Annotated[int, Meta(ge=1)] = SCHEMA
@@ -431,10 +459,11 @@ class Environment(Line):
     def to_dict(self) -> Object:
         values = super().to_dict()
         values["hardware"] = values.pop("machine").to_dict()
-        values["profile"] = to_builtins(self.profile)
         for key in ("fleet", "profile"):
-            if not values[key]:
+            if values[key] is None:
                 del values[key]
+            else:
+                values[key] = values[key].to_dict()
         return values
 
     @classmethod
@@ -448,10 +477,12 @@ class Environment(Line):
         hardware = values.pop("hardware", None) or {}
         if not isinstance(hardware, dict):
             raise RecordError("'hardware' is not an object")
-        environment = super().from_dict(values)
-        names = {key: environment.device[key] for key in ("slug", "name")}
+        environment = super().parsed(values, {"fleet": Rank, "profile": StepTotals})
+        rank = environment.fleet
+        if rank and rank.world_size and rank.rank >= rank.world_size:
+            raise RecordError(f"rank {rank.rank} of {rank.world_size}")
         try:
-            machine = Machine.from_dict(names | hardware)
+            machine = Machine.from_dict(environment.device | hardware)
         except (ValidationError, UnicodeError) as error:
             raise RecordError(f"hardware: {error}") from None
         try:
@@ -603,24 +634,12 @@ class Record(Line):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        values = dict(data)
-        details = values.pop("details", None)
-        record = super().from_dict(values)
+        details = data.get("details")
+        kind = KINDS.get(str(details.get("kind"))) if isinstance(details, dict) else None
+        record = super().parsed(data, {"details": kind})
         if record.status == "ok" and record.median_s is None:
             raise RecordError("'median_s' is missing although 'status' is 'ok'")
-        if details is None:
-            return record
-        if not isinstance(details, dict):
-            raise RecordError("'details' is not an object")
-        kind = KINDS.get(str(details.get("kind")))
-        if kind is None:  # of a newer version
-            return replace(record, extra=record.extra | {"details": details})
-        known = {"kind", *kind.__struct_encode_fields__} - {"extra"}
-        unknown = {key: value for key, value in details.items() if key not in known}
-        try:
-            return replace(record, details=convert(details | {"extra": unknown}, kind))
-        except (ValidationError, UnicodeError) as error:
-            raise RecordError(f"details: {error}") from None
+        return record
 
 
 def unix_time(text: str) -> float:

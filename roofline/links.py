@@ -106,7 +106,8 @@ def read_fits(directory: Path | str) -> dict[str, Fit]:
     for summary in list_runs(Path(directory), counts_records=False)[::-1]:
         if summary.error is None:
             run = load_run(summary.path)
-            if run.environment.fleet.get("rank") == 0:
+            rank = run.environment.fleet
+            if rank and rank.rank == 0:
                 fits |= fits_of(run.records)
     return fits
 

@@ -25,7 +25,7 @@ from bench.harness.providers.registry import is_user_kernel
 from bench.harness.providers.user_kernel import find, source_git_state
 from bench.harness.settings import Argv, Settings
 from bench.harness.timing import samplers
-from results.record import Environment, Record, StepTotals
+from results.record import Environment, Rank, Record, StepTotals
 from results.show.grid import Table
 from results.show.table import table_of_run
 from results.show.terminal import (
@@ -219,7 +219,7 @@ class Run(AbstractContextManager["Run"]):
         self,
         dtypes: Sequence[str] | None,
         is_here: bool = True,
-        fleet: Mapping[str, Any] | None = None,
+        fleet: Rank | None = None,
         profile: StepTotals | None = None,
         mixes: Sequence[str] = MIXES,
     ) -> None:
@@ -238,7 +238,7 @@ class Run(AbstractContextManager["Run"]):
         environment = stamp(
             self._command, self.device, self.ceilings, self.saved, self._argv, is_here
         )
-        environment = replace(environment, fleet=dict(fleet or {}), profile=profile)
+        environment = replace(environment, fleet=fleet, profile=profile)
         self.environment = environment
         if not self.settings.no_save:
             self.writer = RunWriter.create(environment, self._name, self.settings.output)

@@ -38,7 +38,7 @@ from bench.harness import clock
 from bench.harness.device.device import NoDeviceError
 from bench.harness.op import UsageError
 from bench.harness.timing import protocol
-from results.record import Line, RecordError
+from results.record import Environment, Record, RecordError
 from results.show.terminal import say
 from results.show.units import duration
 
@@ -327,9 +327,9 @@ def plain(value: object) -> Any:
     return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
-def lines_in(answer: Any) -> Iterator[Line]:
+def lines_in(answer: Any) -> Iterator[Environment | Record]:
     """Yield the records and environments of an answer."""
-    if isinstance(answer, Line):
+    if isinstance(answer, Environment | Record):
         yield answer
     elif type(answer) in (list, tuple):  # a `CountedStep` has no lines of a run
         for part in answer:

@@ -31,11 +31,11 @@ from bench.harness.device.device import NoDeviceError
 from bench.harness.run import Run
 from bench.harness.timing.protocol import no_garbage_collection
 from bench.harness.transfer import finished_s
-from bench.ranks.launcher import Rank
-from results.record import Object, Record
+from results.record import Object, Rank, Record
 from results.show.terminal import NO_DEVICE
 from results.show.units import duration, quantity
-from results.stats.samples import PeerSpread, median_ci95
+from results.stats.comparison import PeerSpread
+from results.stats.samples import median_ci95
 
 Pair = tuple[int, int]
 Times = NDArray[float64]

@@ -15,12 +15,12 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.worker import signal_on_parent_exit
+from results.record import Object, Rank
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -36,42 +36,28 @@ LAUNCHERS = {
     ),
     "kubernetes": ("JOB_COMPLETION_INDEX", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
 }
-"""Environment variables of each launcher: rank, rank on the node, ranks, ranks on the node.
+"""Environment variables of each launcher, in the order of `NUMBERS`.
 
 Source: torchrun's documentation; srun(1), where `SLURM_TASKS_PER_NODE` may be `4(x2),3`; Open MPI
 FAQ, running MPI jobs; Kubernetes documentation, indexed Jobs: one pod for each index."""
+
+NUMBERS = ("rank", "local_rank", "world_size", "local_world_size")
 
 POLL_S = 0.05
 """Time between two looks at the lock of a node or at the store, and so the difference between the
 starts of ranks.
 """
 
+QUEUE = "steps"
 MAX_ADDRESS = 108
 """Maximum bytes of the address of a socket. Source: unix(7)."""
 
 
-@dataclass(frozen=True)
-class Rank:
-    """One process of a run, which measures one device."""
-
-    rank: int = 0
-    local_rank: int = 0
-    world_size: int | None = 1
-    """Number of ranks; None if unknown."""
-    local_world_size: int = 1
-    """Number of ranks on this node; 1 if unknown."""
-    node: str = "localhost"
-    launcher: str = "none"
-
-    @property
-    def name(self) -> str:
-        return f"rank {self.rank} (node {self.node})"
-
-    def gpu(self, visible: int) -> str:
-        """Return the name of the rank's GPU. A launcher that gives each rank one GPU hides the
-        others.
-        """
-        return "cuda:0" if visible == 1 else f"cuda:{self.local_rank}"
+def gpu_of(rank: Rank, visible: int) -> str:
+    """Return the name of the rank's GPU. A launcher that gives each rank one GPU hides the
+    others.
+    """
+    return "cuda:0" if visible == 1 else f"cuda:{rank.local_rank}"
 
 
 def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
@@ -89,23 +75,21 @@ def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
         (launcher for launcher, (rank, *_) in LAUNCHERS.items() if environ.get(rank)), None
     )
     if launcher is None:
-        return Rank(node=node)
-
-    def number(variable: str) -> int | None:
+        return Rank(rank=0, world_size=1, node=node)
+    numbers: Object = {}
+    for name, variable in zip(NUMBERS, LAUNCHERS[launcher], strict=True):
         text = environ.get(variable)
-        if not text:
-            return None
-        match = re.match(r"[0-9]{1,9}(?![0-9])", text)
-        if match is None:
-            raise UsageError(f"{variable}: expected an integer from 0, got '{text}'")
-        return int(match[0])
-
-    rank, local_rank, world_size, local_world_size = map(number, LAUNCHERS[launcher])
-    if rank is None or (world_size is not None and rank >= world_size):
+        if text:
+            match = re.match(r"[0-9]{1,5}(?![0-9])", text)
+            if match is None:
+                raise UsageError(f"{variable}: expected an integer from 0 to 99,999, got '{text}'")
+            numbers[name] = int(match[0])
+    rank = Rank(node=node, launcher=launcher, **numbers)
+    if rank.world_size is not None and rank.rank >= rank.world_size:
         raise UsageError(
-            f"{LAUNCHERS[launcher][0]}: expected a rank below {world_size}, got {rank}"
+            f"{LAUNCHERS[launcher][0]}: expected a rank below {rank.world_size}, got {rank.rank}"
         )
-    return Rank(rank, local_rank or 0, world_size, local_world_size or 1, node, launcher)
+    return rank
 
 
 def end_with_launcher(rank: Rank) -> None:
@@ -187,12 +171,12 @@ class Peers:
             arrived = self._try(lambda store: store.add(name, 0)) or 1
         return arrived == self.rank.world_size
 
-    def send(self, queue: str, text: str) -> bool:
-        """Append a text to a queue for rank 0; return whether it was sent."""
-        self._try(lambda store: store.queue_push(queue, text))
+    def send(self, step: str) -> bool:
+        """Append a step to the queue for rank 0; return whether it was sent."""
+        self._try(lambda store: store.queue_push(QUEUE, step))
         return self.store is not None
 
-    def received(self, queue: str) -> Iterator[str]:
-        """Remove and yield the texts in a queue."""
-        while self._try(lambda store: store.queue_len(queue)):
-            yield self._try(lambda store: store.queue_pop(queue, block=False)).decode()
+    def received(self) -> Iterator[str]:
+        """Remove and yield the steps in the queue."""
+        while self._try(lambda store: store.queue_len(QUEUE)):
+            yield self._try(lambda store: store.queue_pop(QUEUE, block=False)).decode()

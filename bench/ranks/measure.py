@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from bench.harness import clock
 from bench.harness.calibrate import bandwidth, peaks
@@ -27,8 +29,8 @@ from bench.harness.run import Run, stamp
 from bench.harness.settings import Settings
 from bench.harness.timing.protocol import LIMITS, announce
 from bench.harness.worker import WorkerError
-from bench.ranks.launcher import Peers, Rank, open_store
-from results.record import Environment, Object, Record
+from bench.ranks.launcher import Peers, gpu_of, open_store
+from results.record import Environment, Object, Rank, Record
 
 PHASES = ("solo", "together")
 OPS = ("launch", "copy", "matmul", "fma", "h2d", "d2h")
@@ -109,7 +111,7 @@ def detected(rank: Rank) -> Device:
     try:
         count = torch.cuda.device_count()
         if count:
-            return detect(rank.gpu(count))
+            return detect(gpu_of(rank, count))
         allowed, quota = usable_cores()
         return cpu_device(
             max(1, int(min(len(allowed), quota or len(allowed))) // rank.local_world_size)
@@ -125,13 +127,12 @@ def described(rank: Rank, device: Device, settings: Object, argv: Sequence[str])
     announce()
     try:
         health = gpu_state.health(device.uuid)
-        state = {
-            "pci_bus_id": gpu_state.pci_bus_id(device.uuid),
-            "health": health | {"remote_cpus": bind(device)},
-        }
+        health["remote_cpus"] = bind(device)
+        pci_bus_id = gpu_state.pci_bus_id(device.uuid)
         device.use()
         environment = stamp("bench.fleet", device, ceilings_of(device, None), settings, argv)
-        return replace(environment, fleet=asdict(rank) | state)
+        known = structs.replace(rank, pci_bus_id=pci_bus_id, health=health)
+        return replace(environment, fleet=known)
     except Exception as error:
         raise WorkerError(one_line(error)) from None
 

@@ -9,7 +9,7 @@ import math
 import signal
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.harness import worker
@@ -62,6 +62,7 @@ class Member:
         self.options = options
         self.argv = sys.argv[1:] if argv is None else argv
         self.rank = rank_here()
+        self.name = f"rank {self.rank.rank} (node {self.rank.node})"
         end_with_launcher(self.rank)
         self.began_s = time.monotonic()
         self.deadline = self.began_s + options.deadline
@@ -86,7 +87,7 @@ class Member:
         # A launcher ends all ranks if one fails, so a rank that fails waits for the others.
         self.peers.meet("end", lambda: bool(self.problem) and self.has_time())
         if self.problem:
-            return fail("python -m bench.fleet", f"{self.rank.name}: {self.problem}")
+            return fail("python -m bench.fleet", f"{self.name}: {self.problem}")
         # A launcher waits for a rank that is stopped, unless another one fails.
         is_lost = self.rank.rank == 0 and self.missing()
         return NO_DEVICE if is_lost else OK
@@ -103,17 +104,17 @@ class Member:
     def step(self, text: str) -> None:
         """Report progress to rank 0, which prints it."""
         if (
-            not self.peers.send("steps", json.dumps([self.rank.rank, self.rank.name, text]))
+            not self.peers.send(json.dumps([self.rank.rank, self.name, text]))
             and not self.options.quiet
         ):
-            say(f"{self.rank.name}: {text}")
+            say(f"{self.name}: {text}")
         self.follow()
 
     def follow(self) -> None:
         """Print the new steps of all ranks."""
         if self.rank.rank:
             return
-        for rank, name, text in map(json.loads, self.peers.received("steps")):
+        for rank, name, text in map(json.loads, self.peers.received()):
             self.steps[rank] = name, text
             if not self.options.quiet:
                 say(f"{name}: {text}")
@@ -172,7 +173,7 @@ class Member:
             environment = stamp(
                 "bench.fleet", device, Machine(), settings, self.argv, is_here=False
             )
-            return device, replace(environment, fleet=asdict(self.rank)), brief(error)
+            return device, replace(environment, fleet=self.rank), brief(error)
 
     def measure_rows(self, items: list[Item], device: Device, until: float, reason: str) -> None:
         """Measure rows and save their records; all fail with the `reason`, if there is one."""

@@ -8,15 +8,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean, median, median_high
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from msgspec import Meta, Struct, convert
-
-from results.record import Environment, Object, Record, unix_time
+from results.record import Environment, Object, Rank, Record, unix_time
 from results.show.facts import facts_of
 from results.show.terminal import reason_of
 from results.store.runfile import SUFFIX, StoreError, load_run
@@ -42,18 +40,6 @@ SLOW_SAMPLE = 1.2
 FLOORS = {name: math.log1p(-share) for name, share in DATA["smallest"].items()}
 """Logarithm of the smallest difference that counts, by ceiling."""
 DAY_S = 86_400
-
-Count = Annotated[int, Meta(ge=0)]
-
-
-class Rank(Struct):
-    """`Environment.fleet`, with its types."""
-
-    rank: Count
-    node: str
-    world_size: Annotated[int, Meta(ge=1, le=100_000)] | None = None
-    local_world_size: Count | None = None
-    health: Object | None = None
 
 
 class Metric(NamedTuple):
@@ -186,16 +172,16 @@ def read_fleet(
     launches: dict[tuple[int, str], dict[int, Device]] = defaultdict(dict)
     for device in newest:
         rank = device.fleet
-        size = rank.world_size or 1
+        size = rank.world_size or 0  # unknown: no rank is known to be missing
         # A launch within a node has ranks 0 to `size` - 1, as that of another node may have.
         launches[size, rank.node if size == rank.local_world_size else ""][rank.rank] = device
     for (size, node), launch in launches.items():
         for absent in set(range(size)) - launch.keys():
             near = launch.get(absent - 1, next(iter(launch.values())))
-            rank = Rank(absent, node or near.fleet.node, size)
+            rank = Rank(rank=absent, node=node or near.fleet.node, world_size=size)
             failures = ["no file of this rank"]
             newest.append(
-                replace(near, uuid=None, fleet=rank, readings={}, facts={}, failures=failures)
+                Device(near.run_id, near.started_s, rank, None, near.group, failures=failures)
             )
     return newest, earlier, notes
 
@@ -223,8 +209,10 @@ def read_device(path: Path, notes: list[str]) -> Device | None:
         if not path.is_file():  # a pipe would block
             raise StoreError("not a file")
         run = load_run(path)
-        device = _device(run.environment)
-    except (StoreError, ValueError) as error:
+        rank = run.environment.fleet
+        if rank is None:
+            raise StoreError("its run has no ranks")
+    except StoreError as error:
         notes.append(f"{path}: not a rank's file: {error}; left out")
         return None
     rows = [record for record in run.records if record.op in OPS]
@@ -233,23 +221,16 @@ def read_device(path: Path, notes: list[str]) -> Device | None:
     notes += run.notes
     if run.problems:
         notes.append(f"{run.problems[0]}; invalid lines left out: {len(run.problems):,}")
+    device = _device(run.environment, rank)
     for row in rows:
         _add(device, row, run.environment.device)
     return device
 
 
-def _device(environment: Environment) -> Device:
-    """Return a device without rows.
-
-    Raises:
-        ValueError: the rank is impossible.
-    """
-    rank = convert(environment.fleet, Rank)
+def _device(environment: Environment, rank: Rank) -> Device:
+    """Return a device without rows."""
     about = environment.device
-    if rank.world_size and rank.rank >= rank.world_size:
-        raise ValueError(f"rank {rank.rank} of {rank.world_size}")
-    started_s = unix_time(environment.started_at)
-    health = rank.health = rank.health or {}
+    health = rank.health
     limit_w = finite(health.get("power_limit_w"))
     default_w = finite(health.get("power_limit_default_w"))
     group = (
@@ -262,15 +243,16 @@ def _device(environment: Environment) -> Device:
         about.get("threads"),
         bool(environment.settings.get("quick")),
     )
+    started_s = unix_time(environment.started_at)
     device = Device(environment.run_id, started_s, rank, about.get("uuid"), group)
     known = environment.versions | health
     device.software = {name: str(known[name]) for name in SOFTWARE if known.get(name)}
     if limit_w and default_w:
         device.observe("power_limit_lost", 1 - limit_w / default_w)
-    for fact, (key, *inner) in DATA["health"].items():
-        value = health.get(key)
-        if inner and isinstance(value, dict):
-            value = value.get(inner[0])
+    for fact, keys in DATA["health"].items():
+        value: Any = health
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
         device.observe(fact, value)
     return device
 
@@ -288,7 +270,7 @@ def _add(device: Device, row: Record, about: Object) -> None:
         return
     below = math.inf
     above = math.inf
-    if row.ci95_s and row.ci95_s[0] <= row.median_s <= row.ci95_s[1]:
+    if row.ci95_s:
         low_s, high_s = row.ci95_s
         below = math.log(high_s / row.median_s)
         above = math.log(row.median_s / low_s)
@@ -317,7 +299,7 @@ def _add(device: Device, row: Record, about: Object) -> None:
                 device.observe(fact, name in events)
     for name in ("generation", "width"):
         value = finite(row.telemetry.get(f"link_{name}"))
-        full = finite((device.fleet.health or {}).get(f"link_{name}_max"))
+        full = finite(device.fleet.health.get(f"link_{name}_max"))
         if value and full:
             device.observe(f"link_{name}_lost", 1 - value / full)
     device.observe("pcie_replays", row.telemetry.get("pcie_replays"))

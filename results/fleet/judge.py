@@ -9,12 +9,12 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, compress
 from statistics import median, median_low
 from typing import Any
 
 from results.fleet.devices import DATA, DAY_S, FLOORS, Device, Earlier, Metric, Reading, middle_of
-from results.stats.samples import PeerSpread
+from results.stats.comparison import PeerSpread, benjamini_hochberg
 
 OK = "ok"
 WRONG = "wrong"
@@ -61,10 +61,9 @@ def matching(facts: Mapping[str, float], fell: Collection[str]) -> list[Rule]:
     rules = []
     for rule in RULES:
         explained = set(fell) & set(rule.fell)
-        if not rule.above and not set(fell) <= set(rule.fell):
-            explained = set()
+        has_reason = rule.above or set(fell) <= set(rule.fell)
         exceeds = all(facts.get(name, 0.0) > limit for name, limit in rule.above.items())
-        if explained and exceeds:
+        if explained and has_reason and exceeds:
             rules.append(rule)
     return rules
 
@@ -163,8 +162,6 @@ def _found(
     if the upper end is below the floor. Of fewer than `least` devices, either may be the exception;
     a node has several.
     """
-    from scipy.stats import false_discovery_control
-
     p_values = defaultdict(list)
     peers = {}
     for (group, metric, _), rows in tables.items():
@@ -185,12 +182,12 @@ def _found(
     in_one = [min(1.0, len(values) * min(values)) for values in p_values.values()]
     slow = defaultdict(set)
     suspect = defaultdict(set)
-    for test, p_value in zip(p_values, false_discovery_control(in_one), strict=True):
+    rejected = benjamini_hochberg(in_one, LIMITS["false_discovery_rate"])
+    for test in compress(p_values, rejected):
         _, metric, _, name = test
-        if p_value <= LIMITS["false_discovery_rate"]:
-            suspect[name].add(metric)
-            if max(p_values[test]) < 1.0 and peers[test] >= least:
-                slow[name].add(metric)
+        suspect[name].add(metric)
+        if max(p_values[test]) < 1.0 and peers[test] >= least:
+            slow[name].add(metric)
     return slow, suspect
 
 
@@ -252,10 +249,11 @@ def _add_facts(
     common = [key for key in sorted(rows, key=str) if 2 * rows[key] >= len(members)]
     for index in members:
         device = devices[index]
-        lost: dict[str, None] = {}
-        for metric, phase in common:
-            if (metric, phase) not in device.readings:
-                lost[f"{metric.op} {phase}"] = None
+        lost = dict.fromkeys(
+            f"{metric.op} {phase}"
+            for metric, phase in common
+            if (metric, phase) not in device.readings
+        )
         if lost and not device.failures:
             device.failures.append(f"not measured, unlike peers: {', '.join(lost)}")
 

@@ -138,7 +138,8 @@ class Totals:
         """Return the totals as JSON outputs have them, with the facts of the step among them."""
         values: Object = to_builtins(self)
         del values["bandwidth"]
-        facts: Object = values.pop("step")
+        del values["step"]
+        facts = self.step.to_dict()
         facts["eager_bytes"] = self.step.eager_bytes
         for entry in facts.setdefault("fusing", []):
             entry["saved_s"] = entry["saved_bytes"] / self.bandwidth if self.bandwidth else 0.0

@@ -1,5 +1,5 @@
-"""Ratio of two series of times, interleaved or separate, with its interval and verdict; Holm's
-correction and the mean of many rows.
+"""Ratio of two series of times, interleaved or separate, with its interval and verdict;
+comparison with peers; correction for many rows, and their mean.
 
 Samples i of two interleaved series were taken in succession, so interference is in both. The
 verdict is on the median of the ratios of the pairs. Separate series also differ by the spread
@@ -9,12 +9,14 @@ between measurements, see `results.stats.samples`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
+from statistics import NormalDist, median_high, median_low
+from typing import NamedTuple
 
 from results.show.units import count as counted
 from results.stats.samples import (
+    MAD_EFFICIENCY,
     MIN_FOR_CORRELATION,
     Z_975,
     Interval,
@@ -265,13 +267,26 @@ def holm(p_values: Sequence[float], family_error: float = 0.05) -> list[bool]:
     Source: Holm, A simple sequentially rejective multiple test procedure, Scandinavian J.
     Statistics 6 (1979) 65.
     """
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    rejected = [False] * len(p_values)
-    for rank, index in enumerate(order):
-        if not p_values[index] <= family_error / (len(p_values) - rank):
+    largest = -math.inf
+    for rank, p_value in enumerate(sorted(p_values)):
+        if p_value > family_error / (len(p_values) - rank):
             break
-        rejected[index] = True
-    return rejected
+        largest = p_value
+    return [p_value <= largest for p_value in p_values]
+
+
+def benjamini_hochberg(p_values: Sequence[float], false_share: float) -> list[bool]:
+    """Return whether each hypothesis is rejected; `false_share` is the maximum expected fraction of
+    false rejections among all rejections.
+
+    Source: Benjamini and Hochberg, Controlling the false discovery rate: a practical and powerful
+    approach to multiple testing, J. R. Statistical Society B 57 (1995) 289.
+    """
+    largest = -math.inf
+    for rank, p_value in enumerate(sorted(p_values), start=1):
+        if p_value <= false_share * rank / len(p_values):
+            largest = p_value
+    return [p_value <= largest for p_value in p_values]
 
 
 def with_holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -475,3 +490,38 @@ def compare_sides(
     if samples < MIN_FOR_CORRELATION and compared.verdict != UNSURE:
         return compared.unsure(f", but {samples} samples are too few to estimate their correlation")
     return compared
+
+
+class PeerSpread(NamedTuple):
+    """Center and scale of values that should be equal, robust against a few that are not."""
+
+    center: float
+    """The median, the higher one of two."""
+    scale: float
+    degrees: float
+
+    @classmethod
+    def of(cls, values: Collection[float], prior_scale: float, prior_degrees: float) -> PeerSpread:
+        """Return the scaled median absolute deviation, moderated by a prior for few values.
+
+        Of an even number, the faster of both middle values is the center, so that a slow half
+        does not hide itself.
+
+        Source: the factor n / (n - 0.8), Croux and Rousseeuw, Time-efficient algorithms for two
+        highly robust estimators of scale (1992); moderated variances, see
+        `MAX_OTHER_DEGREES` of `results.stats.samples`.
+        """
+        center = median_high(values)
+        count = len(values)
+        mad = 1.4826 * median_low(abs(value - center) for value in values) * count / (count - 0.8)
+        # Two deviate alike, whatever the spread.
+        own = MAD_EFFICIENCY * (count - 1) if count > 2 else 0.0
+        degrees = prior_degrees + own
+        square = (prior_degrees * prior_scale**2 + own * mad**2) / degrees
+        return cls(center, math.sqrt(square), degrees)
+
+    def p_value(self, value: float) -> float:
+        """Return the probability of a value so far below the center by chance."""
+        from scipy.special import stdtr
+
+        return float(stdtr(self.degrees, (value - self.center) / self.scale))

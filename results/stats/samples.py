@@ -10,11 +10,11 @@ NumPy and SciPy are imported by the functions that need them.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from statistics import NormalDist, median, median_high, median_low
+from statistics import NormalDist, median
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -328,40 +328,6 @@ def drift(samples_s: Sequence[float]) -> float | None:
     if abs(change) <= MIN_DRIFT or abs(last - first) <= DRIFT_DEVIATES * math.hypot(*errors):
         return None
     return change
-
-
-class PeerSpread(NamedTuple):
-    """Center and scale of values that should be equal, robust against a few that are not."""
-
-    center: float
-    """The median, the higher one of two."""
-    scale: float
-    degrees: float
-
-    @classmethod
-    def of(cls, values: Collection[float], prior_scale: float, prior_degrees: float) -> PeerSpread:
-        """Return the scaled median absolute deviation, moderated by a prior for few values.
-
-        Of an even number, the faster of both middle values is the center, so that a slow half
-        does not hide itself.
-
-        Source: the factor n / (n - 0.8), Croux and Rousseeuw, Time-efficient algorithms for two
-        highly robust estimators of scale (1992); moderated variances as for `MAX_OTHER_DEGREES`.
-        """
-        center = median_high(values)
-        count = len(values)
-        mad = 1.4826 * median_low(abs(value - center) for value in values) * count / (count - 0.8)
-        # Two deviate alike, whatever the spread.
-        own = MAD_EFFICIENCY * (count - 1) if count > 2 else 0.0
-        degrees = prior_degrees + own
-        square = (prior_degrees * prior_scale**2 + own * mad**2) / degrees
-        return cls(center, math.sqrt(square), degrees)
-
-    def p_value(self, value: float) -> float:
-        """Return the probability of a value so far below the center by chance."""
-        from scipy.special import stdtr
-
-        return float(stdtr(self.degrees, (value - self.center) / self.scale))
 
 
 class Repeats(NamedTuple):

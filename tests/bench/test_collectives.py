@@ -28,7 +28,7 @@ from bench.ranks.collectives import (
     rounds_of,
     slow_links,
 )
-from bench.ranks.launcher import Rank
+from results.record import Rank
 from results.store.runfile import load_run
 from roofline.links import read_fits
 
@@ -123,7 +123,7 @@ def test_a_group_that_failed_is_not_left(monkeypatch):
     monkeypatch.setattr("bench.ranks.collectives.ANSWER_S", 0.0)
     with (
         pytest.raises(NoDeviceError, match="no answer from rank 1"),
-        guarding(torch.distributed.HashStore(), Rank(0, 0, 2, 2), 0.0),
+        guarding(torch.distributed.HashStore(), Rank(rank=0, world_size=2, node="a"), 0.0),
     ):
         raise RuntimeError("timed out")
     assert not left
@@ -291,9 +291,9 @@ def test_two_ranks_verify_fit_and_save_all_ops(run_ranks, tmp_path):
     assert row["busbw_bytes_per_s"] == pytest.approx(row["algbw_bytes_per_s"] / 2)
     saved = sorted(
         (load_run(path) for path in runs.iterdir()),
-        key=lambda run: run.environment.fleet["rank"],
+        key=lambda run: run.environment.fleet.rank,
     )
-    assert [run.environment.fleet["rank"] for run in saved] == [0, 1]
+    assert [run.environment.fleet.rank for run in saved] == [0, 1]
     own, other = (run.records[0] for run in saved)
     assert own.op == "all-reduce"
     assert own.telemetry["round_s"] == np.minimum(own.samples_s, other.samples_s).tolist()

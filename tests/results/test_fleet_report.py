@@ -16,6 +16,7 @@ from results.fleet import devices as reading
 from results.fleet import judge as judging
 from results.fleet.devices import read_fleet
 from results.fleet.judge import judge
+from results.record import Rank
 from tests.validation.fleet_faults import FAULTS, Fault, Fleet, outcome
 from tests.validation.fleet_generator import (
     CLASSES,
@@ -222,7 +223,7 @@ def verdicts_of(solo, together):
     """Return the verdict of each device, given the logarithms of its rates in both phases."""
     devices = []
     for index, rates in enumerate(zip(solo, together, strict=True)):
-        rank = reading.Rank(rank=index, node=str(index), world_size=16)
+        rank = Rank(rank=index, node=str(index), world_size=16)
         device = reading.Device("run", 0.0, rank, f"GPU-{index}", ("gpu",) * 6)
         for phase, rate in zip(reading.PHASES, rates, strict=True):
             device.readings[METRIC, phase] = reading.Reading(
@@ -325,6 +326,22 @@ def test_failed_wrong_and_missing_rows(tmp_path):
     assert found[2].fell == ["tensor"]
     assert main(["fleet-report", str(tmp_path)]) == 1
     assert (found[4].device.fleet.node, found[4].evidence) == ("n0000", ["no file of this rank"])
+
+
+def test_a_missing_rank_has_no_wrong_results_of_its_neighbor(tmp_path):
+    small(tmp_path, {})
+    wrong = record("matmul", 1.0, "together") | {"status": "invalid", "reason": "wrong"}
+    edited(tmp_path, 2, lambda lines: lines.append(wrong))
+    (tmp_path / "3.jsonl").unlink()
+    assert not_ok(tmp_path) == {2: "wrong", 3: "unmeasured"}
+
+
+def test_no_rank_is_missing_if_their_number_is_unknown(tmp_path):
+    small(tmp_path, {})
+    for rank in range(16):
+        edited(tmp_path, rank, lambda lines: lines[0]["fleet"].update(world_size=None))
+    (tmp_path / "0.jsonl").unlink()
+    assert not_ok(tmp_path) == {}
 
 
 def test_the_drivers_advice_raises_the_severity(tmp_path):

@@ -82,6 +82,10 @@ def test_a_value_of_another_kind_or_none_is_refused(make_record, key, value):
             {"schema": SCHEMA + 1, "device": "of another form"},
             f"schema {SCHEMA + 1} is newer than the supported {SCHEMA}",
         ),
+        ({"fleet": "rank 0"}, r"at `\$\.fleet`"),
+        ({"fleet": {"rank": 0}}, r"missing required field `node` - at `\$\.fleet`"),
+        ({"fleet": {"rank": 0, "node": "a", "health": []}}, r"at `\$\.fleet\.health`"),
+        ({"fleet": {"rank": 2, "node": "a", "world_size": 2}}, "rank 2 of 2"),
     ],
     ids=str,
 )
@@ -138,7 +142,7 @@ def test_a_value_inside_an_object_that_something_computes_with_has_a_type(
         ({"kind": "profile-op", "module": "", "phase": 1}, "phase"),
         ({"kind": "loop", "waits_s": ["x"], "compute_s": [], "file_bytes": 1}, "waits_s"),
         ({"kind": "copy", "copy_s": [0]}, "copy_s"),
-        ([], "'details' is not an object"),
+        ([], r"at `\$\.details`"),
     ],
 )
 def test_details_of_another_form_are_refused(make_record, details, place):
@@ -152,6 +156,19 @@ def test_details_that_this_version_does_not_know_survive_a_round_trip(make_recor
     copy = Record.from_dict(changed(make_record(), details={"kind": "copy", "later": 1}))
     assert (copy.details_as(Copy).host_launch_s, copy.details_as(Step)) == (None, None)
     assert changed(copy)["details"]["later"] == copy.to_json()["later"] == 1
+
+
+def test_unknown_keys_of_a_rank_and_of_a_step_survive_a_round_trip(make_environment):
+    parts = {"fleet": {"rank": 1, "node": "a", "rack": "r7"}, "profile": {"time_s": 1.0, "x": [1]}}
+    environment = Environment.from_dict(changed(make_environment(), **parts))
+    assert (environment.fleet.rank, environment.profile.time_s) == (1, 1.0)
+    written = changed(environment)
+    assert {key: written[key] | parts[key] for key in parts} == {key: written[key] for key in parts}
+    assert Environment.from_dict(written) == environment
+
+
+def test_a_run_without_ranks_has_no_fleet_in_its_file(make_environment):
+    assert not {"fleet", "profile"} & changed(make_environment()).keys()
 
 
 @pytest.mark.parametrize(

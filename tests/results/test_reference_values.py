@@ -18,7 +18,9 @@ from results.stats.comparison import (
     UNKNOWN,
     UNSURE,
     Comparison,
+    PeerSpread,
     SideMean,
+    benjamini_hochberg,
     compare_sides,
     geometric_mean,
     holm,
@@ -32,7 +34,6 @@ from results.stats.samples import (
     VISITS,
     Z_975,
     Interval,
-    PeerSpread,
     Repeats,
     Spread,
     given_spread,
@@ -262,6 +263,23 @@ THROMBOLYSIS = [
 def test_holm_rejects_three_hypotheses_as_published():
     assert holm(THROMBOLYSIS) == [True] * 3 + [False] * 12
     assert holm(THROMBOLYSIS[::-1]) == [False] * 12 + [True] * 3
+
+
+def test_benjamini_hochberg_rejects_four_hypotheses_as_published():
+    assert benjamini_hochberg(THROMBOLYSIS, 0.05) == [True] * 4 + [False] * 11
+    assert benjamini_hochberg(THROMBOLYSIS[::-1], 0.05) == [False] * 11 + [True] * 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_benjamini_hochberg_steps_up_as_in_scipy(seed):
+    p_values = np.random.default_rng(seed).uniform(size=60) ** 3
+    adjusted = stats.false_discovery_control(p_values)
+    assert benjamini_hochberg(p_values.tolist(), 0.1) == (adjusted <= 0.1).tolist()
+
+
+def test_benjamini_hochberg_starts_at_the_largest():
+    assert benjamini_hochberg([0.045, 0.04], 0.05) == [True, True]  # 0.04 > 0.05 / 2
+    assert benjamini_hochberg([], 0.05) == []
 
 
 def limit_of_looks(counts, trials=50_000):

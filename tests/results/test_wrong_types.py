@@ -202,6 +202,17 @@ def test_a_value_of_another_type_is_a_line_and_never_a_traceback(
                 assert problem in err, shown
 
 
+def test_a_rank_of_another_type_is_one_line_and_a_wrong_usage(kinds, tmp_path, capsys):
+    environment, *rows = kinds["rank"]
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(as_text([environment | {"fleet": {"rank": "first", "node": "a"}}, *rows]))
+    assert results(["show", str(bad)]) == 2
+    assert capsys.readouterr().err == (
+        f"python -m results show: error: {bad} is not a readable run file: line 1: "
+        "Expected `int`, got `str` - at `$.fleet.rank`\n"
+    )
+
+
 def test_a_lone_surrogate_is_escaped_in_a_frame(kinds, tmp_path):
     environment, row, *_ = kinds["full"]
     bad = tmp_path / "bad.jsonl"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from plot_scenes import environment, saved
 
-from results.record import Record
+from results.record import Rank, Record
 from roofline.links import OPS, bus_factor, fit, read_fits
 
 SIZES = [2**power for power in range(10, 31, 2)]
@@ -86,7 +86,7 @@ def test_fits_are_read_from_the_newest_file_of_rank_0(tmp_path):
     sizes = (2**10, 2**16, 2**22)
 
     def write(name, rank, started_at, bytes_per_s):
-        stamp = environment(started_at=started_at, fleet={"rank": rank})
+        stamp = environment(started_at=started_at, fleet=Rank(rank=rank, node="a"))
         exact = {size: 1e-5 + size / bytes_per_s for size in sizes}
         records = [collective(size, (1e-9,) * 3, [seconds] * 3) for size, seconds in exact.items()]
         saved(tmp_path / name, records, stamp)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from plot_scenes import environment, saved
 
-from results.record import Record
+from results.record import Rank, Record
 from roofline import estimate
 from roofline.accounting.config import ConfigError
 from roofline.accounting.parameters import count_parameters
@@ -237,7 +237,7 @@ def fleet(tmp_path):
             "type": "cuda",
             "memory_bytes": 85 * 10**9,
         }
-        stamp = environment(device=device, fleet={"rank": rank, "node": "a"})
+        stamp = environment(device=device, fleet=Rank(rank=rank, node="a"))
         saved(tmp_path / f"rank-{rank}.jsonl", rows, stamp)
     return tmp_path
 

@@ -16,8 +16,9 @@ from bench import fleet
 from bench.harness import worker
 from bench.harness.calibrate.setup import NotMeasuredError
 from bench.harness.device import gpu_state
-from bench.ranks import launcher, measure
+from bench.ranks import measure
 from bench.ranks.member import Member
+from results.record import Rank
 from results.store.runfile import load_run, read_head
 from tests.bench.process_checks import soon
 
@@ -62,7 +63,7 @@ def environment_of(process):
 def runs_in(directory):
     runs = [load_run(path) for path in directory.glob("*.jsonl")]
     assert [run.problems + run.notes for run in runs] == [()] * len(runs)
-    return {run.environment.fleet["rank"]: run for run in runs}
+    return {run.environment.fleet.rank: run for run in runs}
 
 
 def statuses(run):
@@ -93,8 +94,8 @@ def test_a_full_disk_and_a_killed_rank_cost_their_own_rows(tmp_path):
     assert process.returncode == 1  # of torchrun
     assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
     known = runs[0].environment.fleet
-    assert known["health"]["errors"]
-    assert (known["rank"], known["world_size"], known["node"]) == (0, 3, "a")
+    assert known.health["errors"]
+    assert (known.rank, known.world_size, known.node) == (0, 3, "a")
     assert all(record.telemetry["throttle"] and record.op_sha256 for record in runs[0].records)
     assert 0 < len(runs[1].records) < len(ALL)
     assert statuses(runs[2]) == {"solo launch": "ok", "solo copy": "ok"}
@@ -135,7 +136,7 @@ def test_two_nodes_measure_another_device_and_lose_measuring_processes(tmp_path)
     out, err, runs = finish(tmp_path / "f", *nodes)
     assert [node.returncode for node in nodes] == [0, 0]
     assert sorted(runs) == [0, 1, 2, 3]
-    assert [runs[rank].environment.fleet["node"] for rank in range(4)] == ["a", "a", "b", "b"]
+    assert [runs[rank].environment.fleet.node for rank in range(4)] == ["a", "a", "b", "b"]
     found = [statuses(runs[rank]) for rank in range(4)]
     assert all(set(rows) == set(ALL) for rows in found)
     measured = {"ok", "skipped"}  # four ranks on two cores may lack the time for a row
@@ -182,8 +183,8 @@ def test_all_gpus_are_measured(tmp_path):
         assert statuses(run) == {
             f"{phase} {op}": "ok" for phase in measure.PHASES for op in measure.OPS
         }, out
-        assert run.environment.fleet["health"]["power_limit_w"]
-        assert run.environment.fleet["pci_bus_id"]
+        assert run.environment.fleet.health["power_limit_w"]
+        assert run.environment.fleet.pci_bus_id
 
 
 # ---- without processes
@@ -195,7 +196,7 @@ def member(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "start_server", lambda: None)
     monkeypatch.setattr("bench.ranks.member.end_with_launcher", lambda rank: None)
     monkeypatch.setattr(
-        "bench.ranks.member.rank_here", lambda: launcher.Rank(0, 0, 3, 3, "a", "torchrun")
+        "bench.ranks.member.rank_here", lambda: Rank(rank=0, world_size=3, node="a")
     )
     port = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     monkeypatch.setattr("bench.ranks.member.open_store", lambda rank, timeout_s: port)
@@ -214,13 +215,13 @@ def test_a_device_that_cannot_be_used_has_failed_rows(member, monkeypatch, capsy
     records = load_run(path).records
     assert {record.status for record in records} == {"failed"}
     assert {record.reason for record in records} == {"crashed: SIGSEGV (segmentation fault)"}
-    assert read_head(path)[0].fleet["rank"] == 0
+    assert read_head(path)[0].fleet.rank == 0
     assert "rank 0 (node a): cannot use its device: crashed: SIGSEGV" in capsys.readouterr().err
 
 
 def test_ranks_without_an_answer_are_named_with_their_last_step(member, capsys):
     member.step("starting")
-    member.peers.send("steps", json.dumps([1, "rank 1 (node b)", "solo copy"]))
+    member.peers.send(json.dumps([1, "rank 1 (node b)", "solo copy"]))
     member.step("done")
     assert list(member.missing()) == [1, 2]
     member.show()
@@ -273,7 +274,9 @@ def test_ranks_meet_before_each_row_until_one_is_late(monkeypatch):
     device = SimpleNamespace(use=lambda: None, is_gpu=False)
     solo = measure.items_of("solo", False, None, is_quick=True)
     together = measure.items_of("together", False, None, is_quick=True)
-    records = list(measure.measured([*solo, *together], device, launcher.Rank(0, 0, 2, 2)))
+    records = list(
+        measure.measured([*solo, *together], device, Rank(rank=0, world_size=2, node="a"))
+    )
     assert len(records) == len(ALL)
     assert met == ["together launch", "together copy"]
 
