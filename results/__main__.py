@@ -159,7 +159,8 @@ def _show(options: argparse.Namespace, directory: Path, chosen: Selection) -> in
     run = chosen.load(options.run, directory)
     if options.format != "table":
         return _finish(table_of_run(run.environment, run.records).render(options.format), run)
-    is_profile = run.environment.profile is not None
+    # A sentence about the step needs all its rows.
+    is_profile = run.environment.profile is not None and not chosen.has_names
     draw = render_table
     if is_profile:
         from results.show.profile import render

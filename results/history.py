@@ -241,8 +241,7 @@ def _check_one_case(keys: Sequence[RowKey]) -> None:
         if len(values) > 1:
             shown = ", ".join(values[:MAX_LISTED])
             raise CompareError(
-                f"a history shows one case, but {len(values)} values of --{name} match, such as "
-                f"{shown}; choose one"
+                f"a history shows one case, but {len(values)} of {name} match, such as {shown}"
             )
 
 

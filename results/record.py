@@ -187,7 +187,7 @@ class _Sizes(Struct):
 
 
 class Step(Details, frozen=True, tag="step"):
-    """A training step, or the decoding of a token."""
+    """A training step."""
 
     tokens_per_step: Count | None = None
     flops_convention: str | None = None

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
     Limited = tuple[int | None, list[Ceiling]]
 
+ABOVE_ROOF = 1.03
+"""Fraction of a ceiling above which the ceiling itself is doubtful: its measurement has an error
+too.
+"""
+
 SLOWER_THEN = (
     "the machine was slower when the ceiling was measured (remeasure it with python -m "
     "bench calibrate)"
@@ -65,12 +70,12 @@ class Limit:
         work, ceilings = self.of(record, machine)
         for ceiling in ceilings:
             if work and record.median_s and work / ceiling.value > record.median_s:
-                return self.cause(record, ceiling)
+                return f"above the {ceiling.kind} {ceiling.title}: {self.cause(record, ceiling)}"
         return None
 
     def cause(self, record: Record, ceiling: Ceiling) -> str:
         """Return why a record may be above a ceiling."""
-        return f"above the measured {ceiling.title}: {SLOWER_THEN}"
+        return SLOWER_THEN
 
 
 class Compute(Limit):
@@ -105,11 +110,8 @@ class Compute(Limit):
 
     def cause(self, record: Record, ceiling: Ceiling) -> str:
         if ceiling.kind == "measured":
-            return f"above the measured compute ceiling: {SLOWER_THEN}"
-        return (
-            "above the datasheet peak: the clock ran above the datasheet's, or the peak is of "
-            "another dtype"
-        )
+            return SLOWER_THEN
+        return "the clock ran above the datasheet's, or the peak is of another dtype"
 
 
 class Memory(Limit):
@@ -140,16 +142,10 @@ class Memory(Limit):
 
     def cause(self, record: Record, ceiling: Ceiling) -> str:
         if record.cache != "cold":
-            return "above the memory ceiling: inputs that are not cold are served by the cache"
+            return "inputs that are not cold are served by the cache"
         if ceiling.kind != "measured":
-            return (
-                "above the datasheet bandwidth: part of the data came from the cache, or the "
-                "bandwidth is another SKU's"
-            )
-        name = f"{ceiling.name} bandwidth, the closest mix of reads and writes"
-        if ceiling.name == "memory":
-            name = "memory ceiling"
-        return f"above the measured {name}: {SLOWER_THEN}"
+            return "part of the data came from the cache, or the bandwidth is another SKU's"
+        return f"its mix of reads and writes is faster, or {SLOWER_THEN}"
 
 
 class Cache(Limit):
@@ -179,7 +175,7 @@ class Cache(Limit):
         return moved if is_held else 0, [bandwidth]
 
     def cause(self, record: Record, ceiling: Ceiling) -> str:
-        return f"above the measured {ceiling.title}: a nearer cache serves it, or {SLOWER_THEN}"
+        return f"a nearer cache serves it, or {SLOWER_THEN}"
 
 
 class Link(Limit):

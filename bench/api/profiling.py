@@ -21,12 +21,9 @@ from bench.profiling.target import target_of
 from bench.profiling.tracing import timed
 from results.record import Object, Record
 from results.show.profile import render, totals_of
-from results.show.rows import document
 from results.store.runfile import runs_directory
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from bench.profiling.projection import Projection
 
 COUNTS = ("flops", "bytes_read", "bytes_written")
@@ -46,12 +43,6 @@ class Profile(Records):
         """Totals of the step, see `results.show.profile.Totals`; empty if nothing was timed."""
         totals = totals_of(self.environment, self)
         return totals.to_dict() if totals else {}
-
-    def to_dataframe(self) -> pd.DataFrame:
-        """Return the rows as a frame, with the keys of `--format json`."""
-        import pandas as pd
-
-        return pd.DataFrame(document(self.environment, self)["records"])
 
 
 def profile(

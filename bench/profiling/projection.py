@@ -149,7 +149,7 @@ class Projection:
     def table(self, top: int = 20) -> Table:
         return Table(
             rows=self.rows,
-            cells=lambda: self._cells(top),
+            cells=lambda: self._cells(None),
             document=self.document,
             draw=lambda console: self._draw(console, top),
             notes=lambda: "\n".join(["\n", *self.sentences(), ""]),
@@ -181,7 +181,7 @@ class Projection:
                 lines += fusion_lines(self.step.fusions, on.bandwidth.value)
         return lines
 
-    def _cells(self, top: int) -> list[dict[str, Cell]]:
+    def _cells(self, top: int | None) -> list[dict[str, Cell]]:
         shown = []
         for index, record in enumerate(self.records[:top]):
             flops_per_byte = self.machines[0].rows[index]["intensity"]

@@ -50,6 +50,7 @@ from results.stats.comparison import (
 )
 from results.stats.samples import Spread, given_spread, spread_of_visits
 from results.store.runfile import Run
+from roofline.limits import ABOVE_ROOF
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,6 +295,10 @@ def with_flags(
     With `is_paired`, both sides share all interference, so FASTER and SLOWER hold after enough
     rounds; see also `judge_rounds`.
     """
+    if compared.verdict == FASTER and _is_above_roof(candidate) and not _is_above_roof(baseline):
+        return compared.unsure(
+            ", but the candidate is above its roof: python -m bench calibrate measures it again"
+        )
     shared = OF_THE_ROOF.intersection(baseline.flags, candidate.flags)
     before = [flag for flag in baseline.flags if flag not in shared]
     after = [flag for flag in candidate.flags if flag not in shared]
@@ -313,9 +318,6 @@ def with_flags(
     is_unverified = "not-fresh" in before + after and compared.verdict == FASTER
     if is_unverified or "not-compared" in before + after:
         return compared.unsure(f", but {listed}: whether both compute the same is unknown")
-    is_cold = candidate.records[0].cache == "cold"  # a nearer cache may explain another
-    if compared.verdict == FASTER and is_cold and "above-roof" in after:
-        return compared.unsure(f", but {listed}: the roofs do not explain its time")
     is_decided = compared.verdict in (FASTER, SLOWER)
     if is_paired:
         are_disturbed = not DISTURBED.isdisjoint(before) and not DISTURBED.isdisjoint(after)
@@ -329,6 +331,12 @@ def with_flags(
     if is_open:
         return compared.unsure(f", but {listed}; {advice}")
     return replace(compared, reason=f"{compared.reason}; {listed}")
+
+
+def _is_above_roof(side: Side) -> bool:
+    """Return whether a side is cold and above its roof: a nearer cache may explain another time."""
+    above = side.of_ceiling and side.of_ceiling[0] > ABOVE_ROOF
+    return bool(above) and side.records[0].cache == "cold"
 
 
 def _may_wait(compared: Comparison, baseline: Side, candidate: Side) -> bool:

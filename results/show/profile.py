@@ -87,6 +87,7 @@ LATENCY_PCT = 50.0
 of filling the GPU. An empty kernel takes 2 to 3 us.
 """
 
+BOUNDS = ("memory", "compute", "mixed", "cache", "launch", "latency")
 PHASES = ("forward", "backward", "optimizer")
 
 NO_DETAILS = ProfileOp(module="", phase="")
@@ -113,9 +114,8 @@ class Totals:
     """Time, at the memory ceiling, of the bytes that fusing saves."""
     at_roof_s: float = 0.0
     """Time of the step if each operation reached its roof and the host took the same time."""
-    memory_bound: float = 0.0
-    """Fraction of the time in operations that memory bounds."""
-    compute_bound: float = 0.0
+    bounds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(BOUNDS, 0.0))
+    """Fraction of the time by what bounds it; `latency` are kernels too short to reach a roof."""
     in_operations: float = 0.0
     """Fraction of the time in operations."""
     counted: float = 0.0
@@ -126,8 +126,6 @@ class Totals:
     """Number of GPU kernels."""
     idle: float | None = None
     """Fraction of the time in which a GPU ran nothing; None on a CPU."""
-    latency_bound: float = 0.0
-    """Fraction of the time in kernels that are too short to reach a roof."""
     phases: dict[str, dict[str, float]] = field(default_factory=dict)
     """FLOPs and seconds of the operations of each phase."""
     mfu: float | None = None
@@ -139,6 +137,7 @@ class Totals:
         values: Object = to_builtins(self)
         del values["bandwidth"]
         del values["step"]
+        values |= {f"{name}_bound": share for name, share in values.pop("bounds").items()}
         facts = self.step.to_dict()
         facts["eager_bytes"] = self.step.eager_bytes
         for entry in facts.setdefault("fusing", []):
@@ -153,7 +152,6 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
         return None
     totals = Totals(step)
     machine = environment.machine
-    bounds: defaultdict[str | None, float] = defaultdict(float)
     totals.idle = None if environment.device["type"] == "cpu" else 0.0
     products_s = []
     """Seconds of the products of each row at the peak of its dtype."""
@@ -174,7 +172,8 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
             totals.idle += share
         if record.op not in (HOST_GAP, OVERHEAD, OTHER_STEPS):
             totals.busy += share
-        bounds[score["bound"]] += share
+        if score["bound"]:
+            totals.bounds[score["bound"]] += share
         if record.op != OVERHEAD:
             totals.at_roof_s += time_s * score["roof_fraction"]
         if details.phase:
@@ -185,9 +184,6 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
             totals.matmul_flops += details.matmul_flops
             peak = machine.peak(record.dtype)
             products_s.append(details.matmul_flops / peak.value if peak else None)
-    totals.memory_bound = bounds["memory"]
-    totals.compute_bound = bounds["compute"]
-    totals.latency_bound = bounds["latency"]
     totals.phases = {name: totals.phases[name] for name in PHASES if name in totals.phases}
     if totals.counted and None not in products_s:
         totals.mfu = sum(filter(None, products_s)) / step.time_s
@@ -386,11 +382,8 @@ def work_sentences(totals: Totals) -> list[str]:
             cause = "the GPU is faster than the one of its roofs, or kernels are missing"
         said.append(f"MFU or MBU is above 100%: {cause}, or the data came from caches.")
     if totals.bandwidth:
-        said.append(
-            f"Time by bound: memory {percent(totals.memory_bound)}, compute "
-            f"{percent(totals.compute_bound)}, latency (kernels too short to reach a roof) "
-            f"{percent(totals.latency_bound)}."
-        )
+        shares = [f"{name} {percent(share)}" for name, share in totals.bounds.items() if share]
+        said.append(f"Time by bound: {', '.join(shares)}.")
         if totals.at_roof_s < step.time_s:
             at_roof = duration(totals.at_roof_s)
             # At their roofs, the kernels of a trace may overlap or not.

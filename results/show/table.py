@@ -101,7 +101,7 @@ def render_table(
         if score["excess"]:
             remarks[f"{name_of(record)}: {score['excess']}"] = None
         causes = score["held_back_by"]
-        if causes:
+        if causes and score["bound"] in ROOF_NAMES:
             text = (
                 "bound 'memory side' or 'compute side': less than 30 % of every ceiling is reached"
             )

@@ -29,8 +29,8 @@ def number(value: float | None, digits: int = 4) -> str:
     """
     if value is None:
         return ABSENT
-    if not math.isfinite(value):
-        return f"{value:g}"
+    if value and not 1e-300 < abs(value) < math.inf:
+        return f"{value:.{digits}g}"
     if abs(value) < 1e6 and math.isclose(value, round(value)):
         return f"{round(value)}"
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])

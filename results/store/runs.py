@@ -259,6 +259,11 @@ def names(text: str) -> list[str]:
     return listed
 
 
+def cases(text: str) -> list[str]:
+    """Return the case, as one of a profile has commas itself, and the cases between commas."""
+    return [text, *names(text)]
+
+
 class SinceError(argparse.ArgumentTypeError, ValueError):
     """A text is no time; the message is one line."""
 
@@ -288,10 +293,19 @@ def add_selection(parser: Parser, which: str, only: Iterable[str] = NAMES) -> No
     starts with `which`.
     """
     for name in only:
-        options = ("--case", "--shape") if name == "case" else (f"--{name}",)
+        options = [f"--{name}"]
+        values = names
+        if name == "case":
+            options += ["--shape"]
+            values = cases
         text = f"only these {NAMES[name]}"
         parser.add_argument(
-            *options, type=names, action="append", default=[], metavar="NAMES", help=text
+            *options,
+            type=values,
+            action="append",
+            default=[],
+            metavar="NAMES",
+            help=text,
         )
     text = f"{which} of this machine; `python -m results list` shows the names"
     parser.group(ADVANCED).add_argument("--machine", metavar="SLUG", help=text)

@@ -37,10 +37,12 @@ ROW = 0.42
 """Height of a bar, inches."""
 MAX_MARKERS = 20
 """Lines with more points have no markers."""
-ROOM_FOR_WORDS = 1.12
+ROOM_FOR_WORDS = 1.25
 """Length of the axis over the longest bar, for its text."""
 MAX_TICKS = 12
-"""With at most this many values each has a tick."""
+"""With at most this many values each has a tick, unless it is too close to the one before."""
+TICK_SHARE = 0.06
+"""Distance of two ticks on a logarithmic axis, as a fraction of its length."""
 MIN_LOG_RATIO = 16
 """Ratio of largest to smallest value from which an axis is logarithmic."""
 MAX_BESIDE = 8
@@ -127,7 +129,7 @@ def draw_stacks(
     least = SMALL * max(sum(parts.values()) for parts in bars.values())
     below = [0.0] * len(bars)
     with own_style(theme):
-        axes = _new_axes(f"{_quantity(y).capitalize()} by {x}", subject, 0.66)
+        axes = _new_axes(f"{_quantity(y).capitalize()} by {x}", subject, 0.605)
         for name, of_bars in stacks.items():
             sizes = list(of_bars.values())
             if max(sizes) > least:
@@ -141,7 +143,7 @@ def draw_stacks(
 
 def _new_axes(title: str, subtitle: str, width: float) -> Axes:
     figure, top = titled_figure(WIDTH, title, subtitle, PANEL)
-    axes = figure.add_axes((0.125, 0.12, width, top - 0.15))
+    axes = figure.add_axes((0.18, 0.12, width, top - 0.15))
     frame(axes)
     return axes
 
@@ -164,7 +166,7 @@ def draw_lines(
 
     with own_style(theme):
         is_beside = 0 < max(map(len, lines)) <= MAX_BESIDE
-        width = 0.7 if is_beside else 0.835
+        width = 0.645 if is_beside else 0.78
         axes = _new_axes(title, subtitle or f"{y_name} by {x_name}", width)
         for index, (name, points) in enumerate(lines.items()):
             color = series_color(index)
@@ -201,7 +203,12 @@ def _name_ticks(axes: Axes, xs: Sequence[float], y_name: str) -> None:
     if axes.get_xscale() == "log":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 3)))
         if len(xs) <= MAX_TICKS:
-            axes.set_xticks(xs)
+            least = (xs[-1] / xs[0]) ** TICK_SHARE
+            shown: list[float] = []
+            for x in xs:
+                if not shown or x >= least * shown[-1]:
+                    shown.append(x)
+            axes.set_xticks(shown)
             axes.xaxis.set_minor_locator(NullLocator())
     text: Callable[[float], str] = partial(number, digits=1)
     if y_name.endswith("seconds"):

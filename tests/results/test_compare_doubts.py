@@ -71,7 +71,7 @@ def test_a_flag_that_leaves_the_time_right_is_told_and_no_more(save, measured, c
 @pytest.mark.parametrize("flag", ["l2-suspect", "not-cold", "not-captured"])
 def test_a_cache_or_a_timer_of_one_side_alone_explains_a_gap(save, measured, capsys, flag):
     suspect = {"flags": (flag,)}
-    before, after = save("a", measured(seed=1)), save("b", measured(0.2, seed=2, **suspect))
+    before, after = save("a", measured(seed=1)), save("b", measured(0.8, seed=2, **suspect))
     assert compared(capsys, before, after)[1]["rows"][0]["verdict"] == "UNSURE"
     both = save("c", measured(seed=1, **suspect))
     assert compared(capsys, both, after)[1]["rows"][0]["verdict"] == "FASTER"

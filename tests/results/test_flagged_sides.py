@@ -1,5 +1,7 @@
 """Verdicts on sides with flags, at the limits of the rules of `results.compare.comparison`."""
 
+from dataclasses import replace
+
 import pytest
 
 from results.compare.comparison import with_flags
@@ -15,10 +17,10 @@ def flagged(make_record, make_environment):
     comparison with flags.
     """
 
-    def judge(compared, samples, flags=BOTH, is_paired=True, cache="cold"):
+    def judge(compared, samples, flags=BOTH, is_paired=True):
         sides = []
         for (own, median), names in zip(samples, flags, strict=True):
-            record = make_record(samples_s=own, median_s=median, flags=names, cache=cache)
+            record = make_record(samples_s=own, median_s=median, flags=names)
             sides.append(Side.of("", [record], make_environment()))
         return with_flags(compared, *sides, is_paired)
 
@@ -46,26 +48,28 @@ def test_interference_with_both_needs_80_rounds(flagged, pairs, verdict):
 
 @pytest.mark.parametrize("is_paired", [True, False])
 @pytest.mark.parametrize(
-    ("verdict", "flags", "cache", "found"),
+    ("verdict", "shares", "cache", "found"),
     [
-        (FASTER, ((), ("above-roof",)), "cold", UNSURE),
-        (FASTER, (("above-roof",), ("above-roof",)), "cold", FASTER),  # the roof is wrong
-        (FASTER, (("above-roof",), ()), "cold", FASTER),
-        (FASTER, ((), ("above-roof",)), "warm", FASTER),  # a nearer cache may serve it
-        (SLOWER, ((), ("above-roof",)), "cold", SLOWER),
+        (FASTER, (0.9, 1.04), "cold", UNSURE),
+        (FASTER, (None, 1.04), "cold", UNSURE),
+        (FASTER, (0.9, 1.02), "cold", FASTER),
+        (FASTER, (0.9, None), "cold", FASTER),
+        (FASTER, (1.5, 3.0), "cold", FASTER),  # the roof is wrong
+        (FASTER, (0.9, 3.0), "warm", FASTER),  # a nearer cache may serve it
+        (SLOWER, (0.9, 1.5), "cold", SLOWER),
     ],
 )
-def test_a_time_that_only_its_roofs_do_not_explain_is_not_faster(
-    flagged, verdict, flags, cache, found, is_paired
+def test_a_time_that_the_roof_does_not_explain_is_not_faster(
+    make_record, make_environment, verdict, shares, cache, found, is_paired
 ):
+    sides = []
+    for share in shares:
+        side = Side.of("", [make_record(cache=cache)], make_environment())
+        sides.append(replace(side, of_ceiling=share and (share, "memory")))
     ends = (0.4, 0.6) if verdict == FASTER else (1.4, 1.6)
-    before = compared(sum(ends) / 2, *ends, verdict)
-    after = flagged(before, STEADY, flags, is_paired, cache)
+    after = with_flags(compared(sum(ends) / 2, *ends, verdict), *sides, is_paired)
     assert after.verdict == found
-    if found == UNSURE:
-        assert after.reason == (
-            "so, but the candidate is flagged above-roof: the roofs do not explain its time"
-        )
+    assert ("but the candidate is above its roof: " in after.reason) == (found == UNSURE)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def row_with(text, *words):
         (number(1.2345e-5), "12.35e-6"),
         (duration(1.2345e-5), "12.35 us"),
         (number(9.99996e6), "10.00e6"),
+        (number(5e-324), "4.941e-324"),
         (number(123456789.0, 2), "123e6"),
         (number(float("inf")), "inf"),
         (count(98_765_000), "98,765,000"),
@@ -168,7 +169,7 @@ def test_where_nothing_was_measured_the_table_says_so(make_environment, make_ski
 def test_above_the_roof_is_shown_with_its_cause(make_environment, make_record):
     text = rendered(make_environment(), [make_record(median_s=2**31 / 1200e12)])
     assert "120%" in row_with(text, "matmul", "torch", "us")
-    assert "matmul 1024x1024x1024 bf16 torch: above the datasheet peak" in text
+    assert "matmul 1024x1024x1024 bf16 torch: above the datasheet bf16 peak" in text
 
 
 def machine_of(*mixes, is_published=True, peak=0.0):

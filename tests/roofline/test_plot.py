@@ -248,7 +248,7 @@ def test_the_caption_says_what_was_measured_and_what_is_not_drawn():
     caption = last_line(draw("a crowd"))
     for part in (
         "torch 2.13.0, 2 threads, cold cache, 2026-11-20.",
-        "Ringed: 1 above the datasheet peak: the clock ran above the datasheet's",
+        "Ringed: 1 above the datasheet bf16 peak: the clock ran above the datasheet's",
         "Not drawn: 1 skipped, 1 invalid, 1 failed, 1 without FLOPs or bytes.",
     ):
         assert part in caption

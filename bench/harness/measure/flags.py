@@ -15,7 +15,7 @@ from bench.harness.timing.samplers import MAX_SPIN_S, wanted_spin_s
 from results.record import Record
 from results.show.units import number
 from results.stats.samples import drift, half_width, outlier_count, two_modes
-from roofline.limits import ROOFS
+from roofline.limits import ABOVE_ROOF, ROOFS
 from roofline.machine import Ceiling, Machine
 
 MIN_TICKS_PER_SAMPLE = 50
@@ -58,11 +58,6 @@ the interval of the median shows nothing."""
 
 MIN_PREEMPTIONS = 5
 """Fewer switches in a window say nothing about their rate."""
-
-ABOVE_ROOF = 1.03
-"""Fraction of a ceiling above which the ceiling itself is doubtful: its measurement has an error
-too.
-"""
 
 GATE_MARGINS = {
     ("bandwidth", "datasheet"): 1.02,
@@ -337,27 +332,9 @@ def above_roof(record: Record, ceilings: Machine, is_from_cache: bool) -> Flag |
             reached = (count or 0) / record.median_s / ceiling.value
             is_explained = is_from_cache and roof.unit == "B/s"
             if reached > ABOVE_ROOF and not is_explained:
-                return _above(reached, ceiling, record.cache or "")
+                reason = f"{100 * reached:.0f} % of the {ceiling.kind} {ceiling.title}"
+                return Flag("above-roof", reason, f"likely {roof.cause(record, ceiling)}")
     return None
-
-
-def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
-    was_measured = ceiling.kind == "measured"
-    again = "recalibrate: the machine was slower then"
-    if ceiling.unit == "FLOP/s":
-        advice = again if was_measured else "evaluate it at the measured clock"
-        return Flag("above-roof", f"{100 * reached:.0f} % of the {ceiling.kind} peak", advice)
-    reason = f"{100 * reached:.0f} % of the {ceiling.kind} {ceiling.name} bandwidth"
-    if cache != "cold":
-        reason = f"{reason}: {cache} data comes from the cache"
-        advice = "use --cache cold for the memory's speed"
-    elif was_measured:
-        reason = f"{reason}, the measured mix of reads and writes closest to its own"
-        advice = f"{again}, unless the row's own mix is faster"
-    else:
-        reason = f"{reason}, so not all bytes came from there"
-        advice = "check the bytes that the op counts"
-    return Flag("above-roof", reason, advice)
 
 
 def l2_suspect(record: Record, device: Device, ceilings: Machine) -> Flag | None:

@@ -13,7 +13,8 @@ from bench.profiling.operation import Breakdown, Operation
 from bench.profiling.records import records_of, step_of
 from results.__main__ import main as results_command
 from results.record import Environment, Fusion
-from results.show.profile import render, table_of
+from results.show.profile import BOUNDS, render, table_of
+from results.show.units import percent
 from results.store.runfile import load_run
 from roofline.machine import Ceiling, Machine
 
@@ -117,6 +118,10 @@ def test_the_summary_says_where_time_goes_and_can_be_saved(made):
         "- silu + exp in layers.*: 120 ns",
     ]
     assert any("Rules cover 85.2% of the time" in line for line in lines)
+    (bounds,) = (line for line in lines if line.startswith("Time by bound: "))
+    shares = {name: made.totals[f"{name}_bound"] for name in BOUNDS}
+    named = [f"{name} {percent(share)}" for name, share in shares.items() if share]
+    assert bounds == f"Time by bound: {', '.join(named)}."
 
 
 @pytest.mark.parametrize("width", [80, 160])
@@ -170,9 +175,9 @@ def test_dataframe_json_and_saved_run_have_the_same_rows(made, tmp_path):
         == [row["op"] for row in document["records"]]
         == [record.op for record in records]
     )
-    assert list(frame["time_s"]) == [row["time_s"] for row in document["records"]]
-    assert sum(frame["time_s"]) == pytest.approx(20e-6)
-    assert [record.details.time_s for record in records] == list(frame["time_s"])
+    assert list(frame["details_time_s"]) == [row["time_s"] for row in document["records"]]
+    assert sum(frame["details_time_s"]) == pytest.approx(20e-6)
+    assert [record.details.time_s for record in records] == list(frame["details_time_s"])
     wanted = {
         "count",
         "shapes",
@@ -205,3 +210,12 @@ def test_results_show_prints_a_saved_profile(made, tmp_path, capsys):
             line for line in map(str.rstrip, printed(made, 400, **options)) if line not in shown
         ] == []
         assert ("module" in [line.split("  ")[0] for line in shown]) == bool(words)
+
+
+def test_selected_rows_of_a_profile_say_nothing_of_the_whole_step(made, tmp_path, capsys):
+    path = str(made.save(tmp_path / "run.jsonl"))
+    case = next(record.case for record in made if "," in record.case)
+    assert results_command(["show", path, "--case", case]) == 0
+    shown = capsys.readouterr().out
+    assert case in shown
+    assert "A step takes" not in shown
