@@ -259,7 +259,13 @@ class Function:
     blank: Record = field(init=False)
 
     def __post_init__(self) -> None:
-        check_counts(self.work)
+        for name, count in self.work.items():
+            is_count = isinstance(count, Integral) and not isinstance(count, bool)
+            if count is not None and not (is_count and 0 <= count <= MAX_COUNT):
+                raise UsageError(
+                    f"{name}= must be an integer from 0 to 2**63 - 1, for one call, got "
+                    f"{count!r:.60}"
+                )
         if self.setup is not None and (self.inputs is not None or self.in_place):
             raise UsageError("setup= makes the inputs; remove inputs= and in_place=")
         self.make = self.inputs or self.setup
@@ -451,15 +457,6 @@ class Function:
         )
         sets += [make() for _ in range(plan.copies - len(sets))]
         return sets[: plan.copies], plan.cache
-
-
-def check_counts(work: Mapping[str, Any]) -> None:
-    for name, count in work.items():
-        is_count = isinstance(count, Integral) and not isinstance(count, bool)
-        if count is not None and not (is_count and 0 <= count <= MAX_COUNT):
-            raise UsageError(
-                f"{name}= must be an integer from 0 to 2**63 - 1, for one call, got {count!r:.60}"
-            )
 
 
 def check_number(name: str, value: object, expected: str, or_zero: bool = False) -> None:

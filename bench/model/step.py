@@ -190,39 +190,33 @@ def measure_step(
     plan: StepPlan, blank: Record, run: Run, rows: int, directory: Path | None = None
 ) -> Record:
     with deterministic(blank.options.items() >= DETERMINISTIC.items()):
-        return _measured_step(plan, blank, run, rows, directory)
-
-
-def _measured_step(
-    plan: StepPlan, blank: Record, run: Run, rows: int, directory: Path | None
-) -> Record:
-    step = TrainingStep(plan, run.device, run.settings.seed, blank.provider == "torch-compile")
-    problem, before, first_call_s = check_step(step)
-    if problem:
-        return replace(blank, status="invalid", reason=problem, verified={"before": before})
-    step()  # makes the optimizer's state
-    memory = memory_report(step)
-    counted = counted_flops(plan)
-    record = timed_record(step, blank, run, rows)
-    problem, after, _ = check_step(step)
-    verified = {"before": before, "after": after}
-    if problem:
-        return replace(
-            blank, status="invalid", reason=f"after timing: {problem}", verified=verified
-        )
-    if directory is not None:
-        problem, report = checkpoint_report(step, directory)
-        record = with_step(record, checkpoint_file=report)
+        step = TrainingStep(plan, run.device, run.settings.seed, blank.provider == "torch-compile")
+        problem, before, first_call_s = check_step(step)
         if problem:
-            blank = with_step(blank, checkpoint_file=report)
-            return replace(blank, status="invalid", reason=problem, verified=verified)
-    record = with_step(
-        record,
-        memory_bytes=memory,
-        counted_flops=sum(counted.values()),
-        counted_flops_by_operation=counted,
-    )
-    return replace(record, first_call_s=first_call_s, verified=verified)
+            return replace(blank, status="invalid", reason=problem, verified={"before": before})
+        step()  # makes the optimizer's state
+        memory = memory_report(step)
+        counted = counted_flops(plan)
+        record = timed_record(step, blank, run, rows)
+        problem, after, _ = check_step(step)
+        verified = {"before": before, "after": after}
+        if problem:
+            return replace(
+                blank, status="invalid", reason=f"after timing: {problem}", verified=verified
+            )
+        if directory is not None:
+            problem, report = checkpoint_report(step, directory)
+            record = with_step(record, checkpoint_file=report)
+            if problem:
+                blank = with_step(blank, checkpoint_file=report)
+                return replace(blank, status="invalid", reason=problem, verified=verified)
+        record = with_step(
+            record,
+            memory_bytes=memory,
+            counted_flops=sum(counted.values()),
+            counted_flops_by_operation=counted,
+        )
+        return replace(record, first_call_s=first_call_s, verified=verified)
 
 
 def with_step(record: Record, **changed: Any) -> Record:

@@ -13,7 +13,7 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,7 @@ def gpu_of(rank: Rank, visible: int) -> str:
     return "cuda:0" if visible == 1 else f"cuda:{rank.local_rank}"
 
 
-def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
+def rank_here() -> Rank:
     """Return the rank of this process, from the variables of its launcher; rank 0 of 1 if there are
     none.
 
@@ -69,16 +69,16 @@ def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
     """
     names = ("ROOFMARK_NODE", "SLURMD_NODENAME", "NODE_NAME")
     node = next(
-        (environ[name] for name in names if environ.get(name)), platform.node() or "localhost"
+        (os.environ[name] for name in names if os.environ.get(name)), platform.node() or "localhost"
     )
     launcher = next(
-        (launcher for launcher, (rank, *_) in LAUNCHERS.items() if environ.get(rank)), None
+        (launcher for launcher, (rank, *_) in LAUNCHERS.items() if os.environ.get(rank)), None
     )
     if launcher is None:
         return Rank(rank=0, world_size=1, node=node)
     numbers: Object = {}
     for name, variable in zip(NUMBERS, LAUNCHERS[launcher], strict=True):
-        text = environ.get(variable)
+        text = os.environ.get(variable)
         if text:
             match = re.match(r"[0-9]{1,5}(?![0-9])", text)
             if match is None:

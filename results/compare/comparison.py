@@ -318,10 +318,13 @@ def with_flags(
     is_unverified = "not-fresh" in before + after and compared.verdict == FASTER
     if is_unverified or "not-compared" in before + after:
         return compared.unsure(f", but {listed}: whether both compute the same is unknown")
-    is_decided = compared.verdict in (FASTER, SLOWER)
     if is_paired:
         are_disturbed = not DISTURBED.isdisjoint(before) and not DISTURBED.isdisjoint(after)
-        is_open = is_decided and are_disturbed and _may_wait(compared, baseline, candidate)
+        is_open = (
+            compared.verdict in (FASTER, SLOWER)
+            and are_disturbed
+            and _may_wait(compared, baseline, candidate)
+        )
         advice = f"{compared.pairs} rounds are too few"
     else:
         is_one_sided = not ONE_SIDED.isdisjoint(set(before) ^ set(after))

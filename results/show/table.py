@@ -102,10 +102,10 @@ def render_table(
             remarks[f"{name_of(record)}: {score['excess']}"] = None
         causes = score["held_back_by"]
         if causes and score["bound"] in ROOF_NAMES:
-            text = (
-                "bound 'memory side' or 'compute side': less than 30 % of every ceiling is reached"
-            )
-            remarks[f"{text}; {causes} may be the limit"] = None
+            remarks[
+                "bound 'memory side' or 'compute side': less than 30 % of every ceiling is "
+                f"reached; {causes} may be the limit"
+            ] = None
     print_lines(console, *map(printable, remarks))
     if others:
         _print_others(others, console)

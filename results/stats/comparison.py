@@ -386,9 +386,7 @@ def times_longer(compared: Comparison) -> float | None:
     return max(1.0, longer) if longer <= MAX_TIMES_LONGER else None
 
 
-def smallest_detectable_change(
-    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float = DEFAULT_MARGIN
-) -> float:
+def smallest_detectable_change(baseline_s: Sequence[float], candidate_s: Sequence[float]) -> float:
     """Return the smallest slowdown, in percent, that is SLOWER in about 95 % of comparisons of as
     many such pairs.
 
@@ -398,13 +396,13 @@ def smallest_detectable_change(
     Raises:
         ValueError: fewer than `MIN_PAIRS` pairs.
     """
-    compared = compare_pairs(baseline_s, candidate_s, margin)
+    compared = compare_pairs(baseline_s, candidate_s, DEFAULT_MARGIN)
     if compared.pairs < MIN_PAIRS:
         raise ValueError(f"expected at least {MIN_PAIRS} pairs, got {compared.pairs}")
     low, high = compared.ci95
     half = math.log(high / low) / 2
     shortfall = NormalDist().inv_cdf(DETECTION) / Z_975 * half
-    return 100 * ((1 + margin) * math.exp(half + shortfall) - 1)
+    return 100 * ((1 + DEFAULT_MARGIN) * math.exp(half + shortfall) - 1)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,14 @@ def read_config(values: Keys, where: str) -> ModelConfig:
         raise ConfigError(f"{where}: 'model_type' is missing; it names the architecture")
     if not isinstance(family, str):
         raise ConfigError(f"{where}: 'model_type' is {shown_value(family)}, not a name")
-    _check_head(values.get("architectures"), where)
+    from roofline.accounting.built import HEADS
+
+    classes = values.get("architectures")
+    if isinstance(classes, list) and classes and not any(str(c).endswith(HEADS) for c in classes):
+        raise ConfigError(
+            f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head; "
+            f"`params` counts it where transformers is installed; or give {WAYS}"
+        )
     if family not in FAMILIES:
         return _stored(_built(values, where), values)
     keys = ConfigKeys(values, where)
@@ -127,14 +134,3 @@ def _text_part(values: Keys, inner: Keys, where: str) -> ModelConfig:
         f"left out"
     )
     return replace(config, name=where, composed=values, assumptions=(note, *config.assumptions))
-
-
-def _check_head(classes: object, where: str) -> None:
-    from roofline.accounting.built import HEADS
-
-    if isinstance(classes, list) and classes and not any(str(c).endswith(HEADS) for c in classes):
-        raise ConfigError(
-            f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head; "
-            f"`params` counts it where transformers is installed; or give "
-            f"{WAYS}"
-        )

@@ -324,8 +324,8 @@ def test_smallest_detectable_change_by_its_formula():
     """
     times = np.exp(np.linspace(-0.1, 0.1, 14)).tolist()
     half = stats.t.ppf(0.975, 12) * math.sqrt(14) / 2 * 0.2 / 13
-    expected = math.log(1.02) + half + half * stats.norm.ppf(0.95) / stats.norm.ppf(0.975)
-    found = smallest_detectable_change([1.0] * 14, times, 0.02)
+    expected = math.log(1.01) + half + half * stats.norm.ppf(0.95) / stats.norm.ppf(0.975)
+    found = smallest_detectable_change([1.0] * 14, times)
     assert found == pytest.approx(100 * (math.exp(expected) - 1))
 
 

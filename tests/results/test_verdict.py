@@ -119,7 +119,7 @@ def test_95_percent_of_the_intervals_hold_the_true_ratio(drift):
 )
 def test_smallest_detectable_change_is_detected_but_not_a_third(machine):
     percents = [
-        smallest_detectable_change(*interleaved(seed + 5000, **machine), 0.01) for seed in range(50)
+        smallest_detectable_change(*interleaved(seed + 5000, **machine)) for seed in range(50)
     ]
     percent = median(percents)
     assert max(percents) < 2 * min(percents)

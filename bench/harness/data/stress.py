@@ -50,10 +50,10 @@ def each(change: Callable[[Tensor], object]) -> Change:
 
 @each
 def extremes(x: Tensor) -> None:
-    """Write the lowest number of the dtype at both ends, and the largest in the middle."""
+    """Write the lowest number of the dtype first and in the middle, and the largest last."""
     x[..., 0] = -math.inf
-    x[..., -1] = -math.inf
-    x[..., x.shape[-1] // 2] = math.inf
+    x[..., x.shape[-1] // 2] = -math.inf
+    x[..., -1] = math.inf
     x.nan_to_num_()  # infinity becomes the largest number
 
 
@@ -144,6 +144,7 @@ FACTORS = {"small": each(methodcaller("mul_", 2.0**-12)), "large": enlarge, **AN
 """For rows that are multiplied with a matrix. Large ones are beyond fp16 in other dtypes."""
 
 NUMBERS: dict[str, Change] = {
+    "times 8": each(methodcaller("mul_", 8.0)),
     "1000": each(methodcaller("fill_", 1000.0)),
     "-1000": each(methodcaller("fill_", -1000.0)),
     "lowest": each(lambda x: x.fill_(-math.inf).nan_to_num_()),

@@ -3,6 +3,7 @@ simulated clock.
 """
 
 import multiprocessing
+import os
 import signal
 
 import pytest
@@ -45,18 +46,20 @@ def rank_of(rank, local_rank, world_size=1, local_world_size=1, launcher="none")
         ({"JOB_COMPLETION_INDEX": "6", "WORLD_SIZE": "8"}, rank_of(6, 0, 8, 1, "kubernetes")),
     ],
 )
-def test_each_launcher_gives_the_rank(environ, expected):
-    assert rank_here({**environ, "SLURMD_NODENAME": "n"}) == expected
+def test_each_launcher_gives_the_rank(monkeypatch, environ, expected):
+    monkeypatch.setattr(os, "environ", {**environ, "SLURMD_NODENAME": "n"})
+    assert rank_here() == expected
 
 
 def test_a_rank_has_the_gpu_of_its_number_or_the_only_one():
     assert [gpu_of(rank_of(9, 1), visible) for visible in (8, 1)] == ["cuda:1", "cuda:0"]
 
 
-def test_a_node_has_the_first_known_name():
+def test_a_node_has_the_first_known_name(monkeypatch):
     names = {"ROOFMARK_NODE": "a", "SLURMD_NODENAME": "b", "NODE_NAME": "c"}
+    monkeypatch.setattr(os, "environ", names)
     for expected in "abc":
-        assert rank_here(names).node == expected
+        assert rank_here().node == expected
         names.pop(next(iter(names)))
 
 
@@ -68,9 +71,10 @@ def test_a_node_has_the_first_known_name():
         ({"RANK": "8"}, "expected a rank below 8, got 8"),
     ],
 )
-def test_a_wrong_rank_is_a_usage_error(changes, said):
+def test_a_wrong_rank_is_a_usage_error(monkeypatch, changes, said):
+    monkeypatch.setattr(os, "environ", TORCHRUN | changes)
     with pytest.raises(UsageError, match=said):
-        rank_here(TORCHRUN | changes)
+        rank_here()
 
 
 def looks(count):
