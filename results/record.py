@@ -342,8 +342,8 @@ class StepTotals(Part, frozen=True, kw_only=True, omit_defaults=True):
 class ProfileOp(Details, frozen=True, tag="profile-op"):
     """Calls of an operation in a profiled step, or a part of the step outside of operations."""
 
-    module: str
-    phase: str
+    module: str = ""
+    phase: str = ""
     matmul_flops: Count | None = None
     time_s: Magnitude | None = None
     share: Magnitude | None = None

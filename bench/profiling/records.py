@@ -147,7 +147,7 @@ def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
             status="ok",
             options={"module": module} if module else {},
             count=0,
-            details=ProfileOp(module=module, phase="", **kernel_fields(kernels.get(op, {}))),
+            details=ProfileOp(module=module, **kernel_fields(kernels.get(op, {}))),
         )
         yield record, spent_ns
 

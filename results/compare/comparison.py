@@ -338,8 +338,8 @@ def with_flags(
 
 def _is_above_roof(side: Side) -> bool:
     """Return whether a side is cold and above its roof: a nearer cache may explain another time."""
-    above = side.of_ceiling and side.of_ceiling[0] > ABOVE_ROOF
-    return bool(above) and side.records[0].cache == "cold"
+    share, _ = side.of_ceiling or (0.0, "")
+    return share > ABOVE_ROOF and side.records[0].cache == "cold"
 
 
 def _may_wait(compared: Comparison, baseline: Side, candidate: Side) -> bool:

@@ -90,7 +90,7 @@ of filling the GPU. An empty kernel takes 2 to 3 us.
 BOUNDS = ("memory", "compute", "mixed", "cache", "launch", "latency")
 PHASES = ("forward", "backward", "optimizer")
 
-NO_DETAILS = ProfileOp(module="", phase="")
+NO_DETAILS = ProfileOp()
 
 
 def op_of(record: Record) -> ProfileOp:

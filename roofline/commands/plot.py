@@ -198,12 +198,17 @@ def load_sources(
     gpus = list(map(find_gpu, dict.fromkeys(slugs)))
     loads = (chosen.load(name, folder) for name in names)
     runs = list({loaded.path.resolve(): loaded for loaded in loads}.values())
+    ceilings = defaultdict(set)
     for loaded in runs:
         for text in loaded.notes:
             _note(text)
         for problem in loaded.problems:
             say(problem)
-    _note_ceilings(runs)
+        machine = loaded.environment.machine
+        ceilings[machine.slug].add(frozenset(machine.entries))
+    for slug, known in ceilings.items():
+        if len(known) > 1:
+            _note(f"runs of {slug} differ in their ceilings; those of the newest are drawn")
     return Sources(runs, gpus)
 
 
@@ -236,16 +241,6 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
         paths = ", ".join(str(run.path) for run in sources.runs)
         _note(f"{paths}: no point can be drawn ({reasons}), only ceilings")
     return scene
-
-
-def _note_ceilings(runs: Sequence[Run]) -> None:
-    ceilings = defaultdict(set)
-    for run in runs:
-        machine = run.environment.machine
-        ceilings[machine.slug].add(frozenset(machine.entries))
-    for slug, known in ceilings.items():
-        if len(known) > 1:
-            _note(f"runs of {slug} differ in their ceilings; those of the newest are drawn")
 
 
 def default_dtypes(sources: Sources) -> list[str]:
