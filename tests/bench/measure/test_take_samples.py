@@ -42,26 +42,6 @@ def test_cold_rows_are_also_measured_warm_on_one_copy(monkeypatch):
     assert found.warm_median_s > 0
 
 
-@pytest.fixture
-def limits_seen(monkeypatch):
-    """Return the limits that each measurement was given."""
-    seen = []
-    collect = meter.collect
-
-    def watched(sampler, limits, cache):
-        seen.append(limits)
-        return collect(sampler, limits, cache)
-
-    monkeypatch.setattr(meter, "collect", watched)
-    return seen
-
-
-def test_sampling_takes_longer_than_preparation(limits_seen):
-    take_samples([lambda: time.sleep(2e-3)], "warm", cpu_device(), LIMITS, prepared_s=0.2)
-    assert limits_seen[0].min_time_s >= LIMITS.sampling_ratio * 0.2
-    assert limits_seen[0].cap_s >= limits_seen[0].min_time_s
-
-
 @pytest.mark.parametrize(
     ("disturbed", "repeats"),
     [([], 0), ([0], 1), ([0, 1], 2), ([0, 1, 2], 3), ([0, 1, 2, 3], 3), ([1], 0)],
