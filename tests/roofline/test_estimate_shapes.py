@@ -236,3 +236,8 @@ def random_operation(dice, tensor):
             (f"[{index}]", lambda x: eval(f"x[{index}]", {"x": x})),
         ]
     )
+
+
+def test_ticks_that_are_too_close_are_left_out():
+    [axes] = draw_lines("", "x", "y", {"": [(x, 1.0) for x in (1, 1.1, 10, 1000)]}).axes
+    assert list(axes.get_xticks()) == [1, 10, 1000]

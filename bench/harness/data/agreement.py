@@ -7,10 +7,11 @@ worst row, as a multiple of the RMS of that row, a row being the last axis. An e
 
 with eps the distance from 1 to the next number of the result's dtype. q is at least the rounding of
 a sum of n numbers in fp32, sqrt(n) 2^-24 with n numbers of the largest argument for each of the
-result: the error of a single sum, such as that of a dot product, may be far below it by chance. Of
-elements that the baseline
-gets right to an eighth, at most a fifth may be off by more than half: a row with a few large
-elements has an RMS beside which the others disappear. A row of zeros has the RMS of all rows.
+result: the error of a single sum, such as that of a dot product, may be far below it by chance.
+
+Of elements that the baseline gets right to an eighth, at most a fifth may be off by more than half:
+a row with a few large elements has an RMS beside which the others disappear. A row of zeros has the
+RMS of all rows.
 
 If the baseline takes neither fp64 nor fp32, as where memory is short or it has tensors of its own,
 its own result is the reference. q is then that of its first rows or, if they depend on others, the
@@ -409,9 +410,9 @@ def _is_normalized(x: Tensor) -> bool:
 def _is_structured(x: Tensor) -> bool:
     """Return whether a tensor is tiny, sparse or padded, its matrices symmetric, or an axis sorted.
 
-    One with a single value is none of it: functions are found that read only a part.
+    A constant other than 0 is none of these, so that a function that reads only a part is found.
     """
-    is_sparse = 0 < x.count_nonzero() < NONZERO * x.numel()
+    is_sparse = x.count_nonzero() < NONZERO * x.numel()
     if x.numel() <= MIN_CHANGED or is_sparse or (x.dim() > 1 and x.equal(x.mH)):
         return True
     return _is_sorted(x[(slice(CORNER),) * x.dim()]) and _is_sorted(x)
@@ -432,6 +433,7 @@ def _vary(x: Tensor, is_normalized: bool, is_structured: bool, number: int) -> N
     scale = 1.0 if is_normalized else 0.25 + 0.5 / (number + 1)
     changed = (x * scale).contiguous()
     if not x.any():
+        # Of both signs: a norm gives the same for any constant that is added.
         changed.fill_(scale).view(-1)[::2].neg_()
     if is_structured:
         x.copy_(changed)
