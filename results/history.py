@@ -82,8 +82,7 @@ def add_options(parser: Parser) -> None:
         "drift of 0.5 %% a commit is found; needs no repeated runs: what most runs differ by from "
         "the one before is the spread"
     )
-    whole = f"a whole number from 2 to {MAX_WINDOW}"
-    parse = number(2, MAX_WINDOW, whole, int)
+    parse = number(2, MAX_WINDOW, f"a whole number from 2 to {MAX_WINDOW}", int)
     parser.add_argument("--window", metavar="N", type=parse, default=1, help=text)
     text = "what the table and the picture show; verdicts are on times (default: time)"
     parser.add_argument("--metric", choices=METRICS, default="time", help=text)

@@ -106,7 +106,7 @@ class Compute(Limit):
         if is_vector and machine.vector_peak(record.dtype):
             peak_of = machine.vector_peak
         peaks = (peak_of(record.dtype), peak_of(record.dtype, ["measured"]))
-        return record.flops, [peak for peak in peaks if peak]
+        return record.flops, list(filter(None, peaks))
 
     def cause(self, record: Record, ceiling: Ceiling) -> str:
         if ceiling.kind == "measured":
@@ -138,7 +138,7 @@ class Memory(Limit):
         moved = (record.bytes_read or 0, record.bytes_written or 0)
         bandwidths = (machine.bandwidth_for(*moved), machine.mix(*moved))
         work = 0 if from_cache else record.moved_bytes
-        return work, [bandwidth for bandwidth in bandwidths if bandwidth]
+        return work, list(filter(None, bandwidths))
 
     def cause(self, record: Record, ceiling: Ceiling) -> str:
         if record.cache != "cold":

@@ -215,7 +215,7 @@ class Machine:
     @cached_property
     def mixes(self) -> list[Ceiling]:
         mixes = (self.fastest("bandwidth", [name]) for name in MIX_RATIOS)
-        return sorted((entry for entry in mixes if entry), key=lambda entry: -entry.value)
+        return sorted(filter(None, mixes), key=lambda entry: -entry.value)
 
     def fastest(
         self, quantity: str, names: list[str] | None = None, kinds: Iterable[str] = ("measured",)

@@ -174,8 +174,7 @@ def test_matmul_is_right_or_rejected_in_every_layout(dtype, layout, batch):
                 op.check(case, "cpu")
             continue
         op.check(case, "cpu")
-        data = inputs_of(op, case, "normal")
-        found = verdict("matmul", case, data)
+        found = verdict("matmul", case, inputs_of(op, case, "normal"))
         assert found.is_right, f"{extents}: {found.reason}"
 
 

@@ -21,6 +21,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.data import inputs as rotation
 from bench.harness.data.agreement import (
     CHANGES_INPUTS,
+    EARLIER,
     Call,
     Expected,
     Fn,
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 LATE_S = 0.01
 """Time after which the result of a call must still be the same."""
 
-EARLIER = "returns the result of an earlier call"
 LATE = "its result changed after it returned: the work was not done"
 MOVED = ("bytes_read", "bytes_written")
 Inputs = Callable[[], Any]

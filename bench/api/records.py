@@ -98,7 +98,7 @@ class JudgedRecord(Record):
             shown.append(quantity(self.flops_per_s, "FLOP/s"))
         if self.bytes_read or self.bytes_written:
             shown.append(quantity(self.bytes_per_s, "B/s"))
-        rates = ", ".join(text for text in shown if text)
+        rates = ", ".join(filter(None, shown))
         if self.roofline_pct is not None:
             return (
                 f"{rates}; {percent(self.roofline_pct, 100)} of the roofline, bound by {self.bound}"

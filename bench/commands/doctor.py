@@ -411,8 +411,7 @@ def family_check(checkup: Checkup) -> Iterator[Finding]:
     for family, ops in checkup.families.items():
         op = next((op for op in ops if op.is_in_suite and "bf16" in op.dtypes), None)
         if op is not None:
-            request = Request(dtype=["bf16"])
-            cases = make_cases(family, op, checkup.device.type, request)
+            cases = make_cases(family, op, checkup.device.type, Request(dtype=["bf16"]))
             yield from rows_of(
                 checkup, family, op, min(cases, key=lambda case: op.work(case).bytes)
             )

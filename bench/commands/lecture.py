@@ -164,8 +164,7 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
         shown = [row | {"figure": figure_text(row)} for row in rows]
         write_page(options.page, environment, lecture.records, shown, **texts)
         print_path("page", options.page, settings.format)
-    code = lecture.exit_code()
-    return code if names else OK
+    return lecture.exit_code() if names else OK
 
 
 def _check_page(page: Path | str) -> None:

@@ -202,8 +202,9 @@ class Exchange:
             for copy in range(len(hosts[0].calls)):
                 for contender in self._order.sample(hosts, len(hosts)):
                     if contender.record is None:  # it has not failed at an earlier copy
-                        keep = contender.sampler.keep_result_of
-                        contender.attempt(partial(keep, contender.calls[copy]))
+                        contender.attempt(
+                            partial(contender.sampler.keep_result_of, contender.calls[copy])
+                        )
             self._moved_at = clock.now()
             self._move_s = self._moved_at - start
 

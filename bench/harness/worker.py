@@ -21,6 +21,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, MutableSequence
 from contextlib import suppress
@@ -229,8 +230,11 @@ class _Worker:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
         try:
-            start_server()
-            self._process.start()  # with a main module, which the new process would import
+            with suppress(OSError, EOFError):  # a function may have killed the fork server just now
+                self._start()
+            if self._process.pid is None:
+                time.sleep(POLL_S)
+                self._start()
         except (OSError, EOFError) as error:
             raise WorkerError(
                 f"cannot start a worker process: {error or type(error).__name__}"
@@ -239,6 +243,10 @@ class _Worker:
             sys.modules["__main__"] = main
             answers.close()
             output.close()
+
+    def _start(self) -> None:
+        start_server()
+        self._process.start()  # with a main module, which the new process would import
 
     def answer(self, timeout_s: float, left_s: float, step: str) -> Any:
         began = since = now = clock.now()
@@ -278,8 +286,7 @@ class _Worker:
             else:
                 now = clock.now()
                 if reply.sampled_s:
-                    passed_s = now - self._sampling_since
-                    check_clock(reply.sampled_s, reply.samples, passed_s)
+                    check_clock(reply.sampled_s, reply.samples, now - self._sampling_since)
                 self._sampling_since = now
 
     def _checked(self, reply: _Reply) -> Any:

@@ -159,8 +159,7 @@ class Projection:
         """Return what the step takes on each machine, and what fusing would save."""
         lines = []
         for on in self.machines:
-            total = duration(on.total_s)
-            lines.append(f"{on.name}: at least {total} a step; {on.roofs}")
+            lines.append(f"{on.name}: at least {duration(on.total_s)} a step; {on.roofs}")
             missing = sum(row["least_s"] is None for row in on.rows)
             if missing:
                 lines.append(

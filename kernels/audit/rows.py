@@ -203,7 +203,7 @@ def bound(issued: float | None, budget: float | None, mma: str | None) -> str | 
 
 def key_of(item: Row) -> str:
     parts = (item[key] for key in ("kernel", "version", "dtype", "part", "shape_class", "arch"))
-    return " | ".join(part for part in parts if part)
+    return " | ".join(filter(None, parts))
 
 
 def audit(choice: Choice) -> Row:

@@ -293,7 +293,7 @@ def _notes(kinds: Sequence[str], caches: Sequence[object]) -> list[str]:
 
 def _first(text: Any, names: Sequence[str]) -> int:
     known = [getattr(text, name, None) for name in names]
-    value = next((value for value in known if value), 0)
+    value = next(filter(None, known), 0)
     return int(max(value) if isinstance(value, list) else value)
 
 

@@ -256,7 +256,7 @@ def default_dtypes(sources: Sources) -> list[str]:
         firsts = (
             next((dtype for dtype in group if dtype in machine.dtypes), None) for group in groups
         )
-        chosen += [dtype for dtype in firsts if dtype] or machine.dtypes
+        chosen += list(filter(None, firsts)) or machine.dtypes
     return ordered_dtypes(chosen)
 
 

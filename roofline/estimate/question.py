@@ -113,8 +113,7 @@ def prices(value: object) -> list[float] | dict[str, float]:
 def exact(value: object) -> Fraction:
     """Return a number of either sign, exactly as written, with at most 300 digits."""
     text = text_of(value)
-    digits = text.removeprefix("-")
-    number = _number(digits, COUNTS | SIZES)
+    number = _number(text.removeprefix("-"), COUNTS | SIZES)
     if number is None or number > 10**300 or (number and number < Fraction(1, 10**330)):
         raise ConfigError(f"{_shown(text)} is not a number such as 1e-8")
     return -number if text.startswith("-") else number

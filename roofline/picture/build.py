@@ -215,7 +215,7 @@ def _judging(known: Machine, records: Sequence[Record]) -> list[Ceiling]:
 
 def _fastest(known: Machine, quantity: str, names: list[str] | None = None) -> list[Ceiling]:
     ceilings = (known.fastest(quantity, names, [kind]) for kind in KINDS)
-    return [ceiling for ceiling in ceilings if ceiling]
+    return list(filter(None, ceilings))
 
 
 def _place(scene: Scene) -> None:

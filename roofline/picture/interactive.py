@@ -224,8 +224,7 @@ def _hover(point: Point) -> str:
     if point.roofline_pct is not None:
         facts.append(f"{percent(point.roofline_pct, 100)} of its roof")
     if point.share:
-        share = percent(point.share)
-        facts.append(f"{share} of the step, {op_of(record).module}")
+        facts.append(f"{percent(point.share)} of the step, {op_of(record).module}")
     if point.others:
         facts.append(f"with {len(point.others)} more rows at this place")
     return _lines([*facts, point.excess or "", ", ".join(record.flags)])

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -225,14 +226,19 @@ def test_samples_are_compared_with_the_time_that_passed(sampled_s, samples, pass
         worker.check_clock(sampled_s, samples, passed_s)
 
 
-def test_a_worker_that_cannot_start_is_a_one_line_error(monkeypatch):
-    def fails(self):
-        raise OSError("no more processes")
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_worker_that_cannot_start_twice_is_a_one_line_error(monkeypatch, failures):
+    errors = [OSError("no more processes")] * failures
+    start = ForkServerProcess.start
 
-    monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", fails)
-    with pytest.raises(
-        worker.WorkerError, match="cannot start a worker process: no more processes"
-    ):
+    def fails(self):
+        if errors:
+            raise errors.pop()
+        start(self)
+
+    monkeypatch.setattr(ForkServerProcess, "start", fails)
+    reason = "cannot start a worker process: no more processes"
+    with pytest.raises(worker.WorkerError, match=reason) if failures == 2 else nullcontext():
         worker.call(print, timeout_s=60)
 
 

@@ -83,8 +83,7 @@ def test_slow_devices_are_found_with_their_cause(tmp_path):
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_of_field_studies_are_found_for_their_cause(name):
-    where = FAULTS[name][0]
-    counts = outcome(name, 0, nodes=1 + (where == "node"))
+    counts = outcome(name, 0, nodes=1 + (FAULTS[name][0] == "node"))
     assert counts["found"] == counts["faulty"]
     assert counts["named"] == counts["caused"]
     assert counts["false"] == 0

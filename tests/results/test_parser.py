@@ -80,8 +80,7 @@ def test_help_wraps_paragraphs_at_words_and_keeps_commands(parser, monkeypatch):
 
 def test_the_parser_of_a_part_keeps_these_rules(capsys):
     whole = Parser(prog="tool")
-    part = whole.add_subparsers().add_parser("part")
-    part.add_argument("--margin")
+    whole.add_subparsers().add_parser("part").add_argument("--margin")
     assert whole.parse_args(["part", "--margin", "-3%"]).margin == "-3%"
     assert refused(whole, capsys, "part", "--marg", "1").startswith(
         "tool part: error: unrecognized arguments: --marg"

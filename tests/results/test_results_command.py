@@ -325,8 +325,7 @@ def test_show_tells_why_a_row_is_flagged(runs, make_environment, make_record, ca
 
 
 def said(capsys, *arguments):
-    code = main([*arguments])
-    return code, capsys.readouterr().err
+    return main([*arguments]), capsys.readouterr().err
 
 
 def test_a_run_that_is_still_being_measured_is_said_to_be(make_environment, make_record, capsys):

@@ -228,8 +228,7 @@ def last_line(figure):
 
 
 def renderer(figure):
-    canvas = figure.canvas
-    return canvas.get_renderer()
+    return figure.canvas.get_renderer()
 
 
 def anchor(text):

@@ -78,8 +78,7 @@ def test_plot_has_a_sentence_as_title_and_a_line_at_the_memory_of_the_gpu():
 
 def test_words_are_bars_of_the_parts_of_the_total():
     """Training memory of GPT-2 by recipe; the heights are the totals but for small parts."""
-    over = Over.read("recipe=fp32,bf16,fsdp")
-    sweep = swept("memory", {"model": "gpt2"}, [over])
+    sweep = swept("memory", {"model": "gpt2"}, [Over.read("recipe=fp32,bf16,fsdp")])
     axes = draw_sweep(sweep, "training memory", "total_bytes").axes[0]
     totals = [row["total_bytes"] for row in sweep.rows]
     assert totals[2] is None  # it requires --zero 3

@@ -321,14 +321,18 @@ def compared(op: Op, case: Case, inputs: Inputs, result: Tensor) -> CheckResult:
         how = f"{largest:.3g} times further from the fp64 reference than rounding explains"
         if largest == math.inf:
             how = "NaN, infinite, or different although nothing is rounded"
+        numbers = torch.arange(result.numel(), device=result.device).view(result.shape)
+        _, numbers = op.part(inputs, numbers, rows_of_worst)
+        place = numbers.reshape(-1)[worst.at].cpu()
+        index = list(map(int, torch.unravel_index(place, result.shape)))
         wrong = {
             "count": count,
             "checked": checked,
-            "index": _index_of(op, inputs, result, rows_of_worst, worst.at),
+            "index": index,
             "expected": worst.expected,
             "got": worst.got,
         }
-        where = f"expected {worst.expected:.6g} at {wrong['index']}, got {worst.got:.6g}"
+        where = f"expected {worst.expected:.6g} at {index}, got {worst.got:.6g}"
         many = f"{count:,} of {checked:,} elements {'is' if count == 1 else 'are'} wrong"
         reason = f"wrong result: an element is {how}; {where}; {many}"
     elif blocks and blocks.worst > op.tolerance:
@@ -343,14 +347,6 @@ def compared(op: Op, case: Case, inputs: Inputs, result: Tensor) -> CheckResult:
     if blocks and reason is None:
         seen = {"sums": blocks.sums, "smallest_error": blocks.smallest_error}
     return CheckResult(reason, largest, checked, result.numel(), wrong=wrong, blocks=seen)
-
-
-def _index_of(op: Op, inputs: Inputs, result: Tensor, rows: slice, at: int) -> list[int]:
-    import torch
-
-    numbers = torch.arange(result.numel(), device=result.device).view(result.shape)
-    _, numbers = op.part(inputs, numbers, rows)
-    return list(map(int, torch.unravel_index(numbers.reshape(-1)[at].cpu(), result.shape)))
 
 
 def _step(op: Op, case: Case, out: Tensor) -> int:

@@ -1,5 +1,6 @@
 """Results of functions without an op: what rounding explains passes, and nothing else."""
 
+import itertools
 import math
 import resource
 from functools import partial
@@ -242,10 +243,10 @@ def cached_by(key):
     return cached
 
 
-def on_new(candidate, baseline, *args):
+def on_new(candidate, baseline, *args, pace=None):
     expected = Expected.of(partial(baseline, *args), baseline(*args))
     candidate(*args)  # as the timed calls
-    return on_new_contents(partial(candidate, *args), baseline, expected)
+    return on_new_contents(partial(candidate, *args), baseline, expected, pace=pace)
 
 
 LABELS = torch.arange(64)
@@ -462,17 +463,18 @@ def test_functions_that_rely_on_properties_of_their_inputs_pass(candidate, basel
     assert on_new(candidate, baseline, *fresh(args)).is_right
 
 
-def test_a_function_that_works_only_after_a_pause_is_found():
-    kept = []
+@pytest.mark.parametrize(("period", "first"), [(1000, 1), *((8, first) for first in range(8))])
+def test_a_function_that_works_in_some_calls_is_found(period, first):
+    calls = itertools.count(-first)
+    kept = [cube(X[:, :64])]
 
     def function(x):
-        if not kept:  # as after a pause
-            kept.append(cube(x))
+        if next(calls) % period == 0:
+            kept[0] = cube(x)
         return kept[0]
 
-    x = X[:, :64].contiguous()
-    expected = Expected.of(partial(cube, x), cube(x))
-    assert not on_new_contents(partial(function, x), cube, expected).is_right
+    pace = int, timed(20.0)
+    assert not on_new(function, cube, X[:, :64].contiguous(), pace=pace).is_right
 
 
 def test_honest_functions_pass_on_new_contents_which_are_restored():

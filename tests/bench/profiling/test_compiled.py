@@ -58,8 +58,7 @@ def check(step):
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("_without_code")
 def test_a_region_has_the_bytes_of_its_inputs_and_outputs():
-    step = step_of()
-    breakdown, (forward, backward) = check(step)
+    breakdown, (forward, backward) = check(step_of())
     weight, bias, x, made = (4 * size for size in (16 * 32, 32, 8 * 16, 8 * 32))
     assert forward.bytes_read == weight + bias + x
     # The result, and the saved tensors of the backward pass.

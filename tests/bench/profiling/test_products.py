@@ -306,8 +306,7 @@ def test_an_embedding_bag_reads_the_rows_of_its_indices():
 
 
 def test_the_bytes_of_a_sparse_matrix_are_its_values_and_indices():
-    eye = torch.eye(8).to_sparse_csr()
-    read, written = moved(torch.matmul, eye, torch.ones(8, 4))
+    read, written = moved(torch.matmul, torch.eye(8).to_sparse_csr(), torch.ones(8, 4))
     assert read == 8 * 4 + 8 * 8 + 9 * 8 + 8 * 4 * 4  # values, columns, row starts, the matrix
     assert written == 8 * 4 * 4
 

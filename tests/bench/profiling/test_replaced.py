@@ -66,8 +66,7 @@ def test_a_step_returns_its_results_and_gradients():
     target = model_of(nn.Linear(8, 2, bias=False), nn.GELU())
     [x] = target.args
     double = Override(GELU, lambda x: 2 * x, "cpu")
-    step = Step(target, "backward", double)
-    result, gradient = step(target.args, {})
+    result, gradient = Step(target, "backward", double)(target.args, {})
     weight = target.function[0].weight
     assert torch.equal(result, 2 * x @ weight.T)
     gate = torch.ops.aten.gelu_backward(uneven(result), (x @ weight.T).detach())
