@@ -385,8 +385,8 @@ class Group:
                 yield finished_s(job, device), work_s
 
         with no_garbage_collection():
-            warm_ups = list(rounds(WARM_UPS))
-            round_s = max(self.gathered(sum(warm_ups[-1])))
+            *_, warm_up_s = rounds(WARM_UPS)
+            round_s = max(self.gathered(sum(warm_up_s)))
             is_wrong = not torch.equal(job.result, job.expected())
             count = min(MAX_ROUNDS, max(MIN_ROUNDS, int(ROUNDS_S / round_s)))
             samples_s, own_work_s = zip(*rounds(count), strict=True)

@@ -163,7 +163,7 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
             ceilings[entry.title].append(f"{quantity(entry.value, entry.unit)} {entry.kind}")
     note = environment.machine.note
     lines = [
-        ", ".join(part for part in machine if part),
+        ", ".join(filter(None, machine)),
         "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in ceilings.items()),
         f"note: {note}" if note else None,
         shlex.join(environment.argv),

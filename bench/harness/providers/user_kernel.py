@@ -120,8 +120,8 @@ def _check_text(location: str, function: str, file: Path) -> None:
         ) from None
     except ValueError as error:
         raise UserKernelError(f"{location} is not Python: {error}") from None
-    keys = ("asname", "name", "id")  # of imports, of definitions, of assignments
-    named = itertools.product(ast.walk(tree), keys)
+    # Of imports, of definitions, of assignments.
+    named = itertools.product(ast.walk(tree), ("asname", "name", "id"))
     names = {getattr(node, key, None) for node, key in named}
     if not names & {function, "*", "__getattr__"}:
         functions = [
