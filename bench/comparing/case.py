@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from bench.comparing.contender import Within
+from bench.harness import worker
 from bench.harness.data.agreement import Fn
 from bench.harness.data.torch_settings import settings_kept
 from bench.harness.measure.flags import Flag, of_settings
@@ -77,6 +78,7 @@ class Case(ABC):
                 if index == 0:
                     raise
                 functions[name] = partial(refuse, str(error))
+            worker.end_with_parent()
             known = self.flags.get(name, ())
             self.flags[name] = known + of_settings(changed, "importing the file")
         protocol.announce(runs=False)

@@ -88,13 +88,10 @@ def without_culprits(
 ) -> list[Record]:
     """Return the records that `measure` returns, as `worker.call` does, for the names of all
     providers, the baseline first; after a `WorkerError` it is called again without the culprit.
-
-    The baseline fails the second time: a process may end in the turn after that of the culprit.
     """
     failed = {}
     left = {blank.provider: blank for blank in blanks}
     baseline = blanks[0].provider
-    is_blamed = False
     while baseline in left and len(left) > 1:
         names = list(left)
         try:
@@ -102,11 +99,8 @@ def without_culprits(
             if [record.provider for record in measured] != names:
                 raise worker.WorkerError("sent the records of other rows")
         except worker.WorkerError as error:
-            index = error.index or 0  # if the culprit is unknown, the baseline
-            if index == 0 and not is_blamed:
-                is_blamed = True
-                continue
-            blank = left.pop(names[index])
+            # If the culprit is unknown, the baseline fails.
+            blank = left.pop(names[error.index or 0])
             failed[blank.provider] = replace(blank, status="failed", reason=str(error))
             if baseline in left and len(left) > 1:
                 note(f"{blank.provider}: {error}; the others are measured again without it")

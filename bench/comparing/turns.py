@@ -17,7 +17,7 @@ from functools import partial
 from statistics import median
 
 from bench.comparing.contender import Contender, Exchange, running, share_launches
-from bench.harness import clock
+from bench.harness import clock, worker
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import POLL_EVERY_S, Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import disturbance
@@ -162,6 +162,7 @@ def compare_contenders(
     for contender in contenders:
         if contenders[0].record is None:
             contender.attempt(partial(contender.prepare, ready))
+            worker.end_with_parent()
             ready += running([contender])
     if contenders[0].record is None and len(ready) > 1:
         with timed_in:

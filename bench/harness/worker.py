@@ -19,6 +19,7 @@ import math
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import sys
 import time
@@ -85,6 +86,11 @@ delays both processes.
 SAMPLE_OVERHEAD_S = 2e-4
 """Time between two samples that is not in their sum. It counts if a sample is a single short
 launch, because the first launches were slow.
+"""
+
+KILLED = re.compile("^ShdPnd:.*[13579bdf]..$", re.MULTILINE)
+"""Line of `/proc/PID/status` if SIGKILL is pending: the ninth bit of a hexadecimal number. Source:
+proc_pid_status(5).
 """
 
 LOST_PARENT = 255
@@ -444,6 +450,16 @@ def signal_on_parent_exit(number: int) -> None:
 
 ERRORS = {kind.__name__: kind for kind in (WorkerError, UsageError, NoDeviceError)}
 """Errors that a process reports by name."""
+
+
+def end_with_parent() -> None:
+    """Wait to be killed if a function has killed the fork server, which takes 10 ms to end: else
+    another function would be blamed.
+    """
+    with suppress(OSError):
+        status = Path(f"/proc/{os.getppid()}/status").read_text()
+        if KILLED.search(status):
+            time.sleep(KILL_TIMEOUT_S)
 
 
 def how_it_ended(code: int | None) -> str:

@@ -368,8 +368,15 @@ def uses_of(options: Options, trains: bool = False) -> Uses:
     """
     machines = machines_of(options)
     dtypes = options.get("dtype", ["bf16"])
+    prices = options.get("price") or {}  # of all machines, or of each, or of some by slug
+    if isinstance(prices, dict):
+        prices = [prices.get(machine.slug) for machine in machines]
+    elif len(prices) == 1:
+        prices = prices * len(machines)
+    if len(prices) != len(machines):
+        raise ConfigError(f"--price has {len(prices)} prices for {len(machines)} GPUs")
     found = Uses([], [])
-    for (machine, price), dtype in product(_priced(machines, options.get("price")), dtypes):
+    for (machine, price), dtype in product(zip(machines, prices, strict=True), dtypes):
         peak = machine.peak(dtype, MEASURED_FIRST)
         if peak is None:
             found.notes.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")
@@ -382,20 +389,6 @@ def uses_of(options: Options, trains: bool = False) -> Uses:
     if not found.uses:
         peak_of(machines[0], dtypes[0])
     return found._replace(notes=list(dict.fromkeys(found.notes)))
-
-
-def _priced(
-    machines: Sequence[Machine], prices: list[float] | dict[str, float] | None
-) -> list[tuple[Machine, float | None]]:
-    """Return the machines with the price of all, or of each, or of some by slug."""
-    each: Sequence[float | None]
-    if prices is None or isinstance(prices, dict):
-        each = [(prices or {}).get(machine.slug) for machine in machines]
-    else:
-        each = prices * len(machines) if len(prices) == 1 else prices
-    if len(each) != len(machines):
-        raise ConfigError(f"--price has {len(each)} prices for {len(machines)} GPUs")
-    return list(zip(machines, each, strict=True))
 
 
 def sources_of(machines: Sequence[Machine]) -> str:

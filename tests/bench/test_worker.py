@@ -69,9 +69,21 @@ def loses_the_gpu():
     raise worker.WorkerError("CUDA error: an illegal memory access was encountered")
 
 
-def test_a_worker_that_loses_its_gpu_names_the_provider():
-    with pytest.raises(worker.WorkerError, match="CUDA error: an illegal memory access") as raised:
-        worker.call(loses_the_gpu, timeout_s=60)
+def kills_its_parent():
+    worker.protocol.announce(1)
+    os.kill(os.getppid(), signal.SIGKILL)
+    worker.end_with_parent()
+    worker.protocol.announce(2)
+    time.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [(loses_the_gpu, "CUDA error: an illegal memory access"), (kills_its_parent, "killed its")],
+)
+def test_a_worker_that_ends_names_the_provider(function, reason):
+    with pytest.raises(worker.WorkerError, match=reason) as raised:
+        worker.call(function, timeout_s=60)
     assert raised.value.index == 1
 
 
@@ -226,9 +238,8 @@ def test_samples_are_compared_with_the_time_that_passed(sampled_s, samples, pass
         worker.check_clock(sampled_s, samples, passed_s)
 
 
-@pytest.mark.parametrize("failures", [1, 2])
-def test_a_worker_that_cannot_start_twice_is_a_one_line_error(monkeypatch, failures):
-    errors = [OSError("no more processes")] * failures
+def test_a_worker_that_cannot_start_twice_is_a_one_line_error(monkeypatch):
+    errors = [OSError("no more processes")] * 3
     start = ForkServerProcess.start
 
     def fails(self):
@@ -238,8 +249,10 @@ def test_a_worker_that_cannot_start_twice_is_a_one_line_error(monkeypatch, failu
 
     monkeypatch.setattr(ForkServerProcess, "start", fails)
     reason = "cannot start a worker process: no more processes"
-    with pytest.raises(worker.WorkerError, match=reason) if failures == 2 else nullcontext():
+    with pytest.raises(worker.WorkerError, match=reason):
         worker.call(print, timeout_s=60)
+    worker.call(print, timeout_s=60)
+    assert not errors
 
 
 @pytest.mark.exhaustive

@@ -1,27 +1,17 @@
 """Files of user functions for tests: honest ones, cheats, and ones that end their process."""
 
 import math
+from dataclasses import replace
 
 from bench.elementwise import OPS
-from bench.harness.device.device import Device
 from bench.harness.measure.isolated import measure_isolated
 from bench.harness.measure.rows import Row, Settings
 from bench.harness.op import Case
-from bench.harness.timing.protocol import Limits
+from tests.bench import commands
 
 ELEMENTWISE = {op.name: op for op in OPS}
-CPU = Device(
-    type="cpu",
-    torch_name="cpu",
-    slug="cpu",
-    name="a CPU",
-    cache_bytes=2**15,
-    memory_bytes=2**30,
-    threads=1,
-)
-LIMITS = Limits(
-    min_samples=5, target_half_width=1.0, min_time_s=0, cap_s=0.05, warm_up_s=0, min_sample_s=1e-5
-)
+CPU = replace(commands.CPU, cache_bytes=2**15, threads=1)
+LIMITS = replace(commands.QUICK, target_half_width=1.0, min_sample_s=1e-5)
 ELEMENTS = 8192
 
 

@@ -202,8 +202,7 @@ def test_slow_in_one_of_two_phases_counts_both_tests(p_value, verdict):
     """
     others = [0.004 * step for step in range(-7, 8)]
     scale, degrees = scale_of([*others, -1.0])
-    limit = 0.05 / 16
-    slow = scale * stats.t.ppf(p_value * limit / 2, degrees)
+    slow = scale * stats.t.ppf(p_value * 0.05 / 16 / 2, degrees)
     center = median_high([*others, slow])
     assert slow < math.log(0.98)
     solo = [*others, slow + center]

@@ -169,8 +169,7 @@ def test_sides_without_runs_or_with_few_samples_are_unsure(samples, has_spread, 
     first = SideMean(0.0, below=0.01, above=0.01, degrees=10, samples=samples)
     second = SideMean(0.5, below=0.01, above=0.01, degrees=7, samples=40)
     for sides in ((first, second), (second, first)):
-        spread = Spread(0.001, 5, RUNS, has_spread)
-        compared = compare_sides(*sides, spread=spread)
+        compared = compare_sides(*sides, spread=Spread(0.001, 5, RUNS, has_spread))
         assert (compared.verdict, compared.p_value) == (UNSURE, 1.0)
         assert compared.reason.endswith(words)
         assert (compared.ci95 == UNKNOWN, compared.drift == 0) == (samples < 6, samples < 6)

@@ -26,24 +26,14 @@ from bench.matmul import OPTIONS
 from results.record import Record
 from results.store.runfile import encode_line
 from roofline.machine import Ceiling, Machine
-from tests.bench.commands import Clock
+from tests.bench import commands
 from tests.bench.fake_clock import set_clock
 
 MATMUL_OP = MATMUL[0]
 WITH_HARD_INPUTS = next(op for op in ELEMENTWISE if op.name == "add")
 ADD = replace(WITH_HARD_INPUTS, stress={})
-CPU = Device(
-    type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**12, memory_bytes=2**30
-)
-GPU = Device(
-    type="cuda",
-    torch_name="cuda:0",
-    slug="gpu",
-    name="NVIDIA Test",
-    cache_bytes=2**20,
-    memory_bytes=2**30,
-    compute_capability="9.0",
-)
+CPU = replace(commands.CPU, cache_bytes=2**12)
+GPU = replace(commands.GPU, name="NVIDIA Test", compute_capability="9.0")
 LIMITS = Limits(
     min_samples=5, target_half_width=1.0, min_time_s=0, cap_s=0.2, warm_up_s=0, min_sample_s=1e-6
 )
@@ -426,7 +416,7 @@ def test_a_row_ends_before_sampling_unless_its_last_check_fits(
     providers, monkeypatch, left_s, is_begun
 ):
     """Here calls take 1 s, a reference 3 s."""
-    clock = Clock()
+    clock = commands.Clock()
     set_clock(monkeypatch, clock)
 
     def taking(seconds, function):
