@@ -148,8 +148,7 @@ def _list(options: argparse.Namespace, directory: Path, chosen: Selection) -> in
             say(f"no run in {directory} matches {NAMED}, --machine and --since")
     rows = []
     for run in runs:
-        row = {name: getattr(run, name) for name in LIST_COLUMNS}
-        rows.append(row | {"path": str(run.path)})
+        rows.append({name: getattr(run, name) for name in LIST_COLUMNS} | {"path": str(run.path)})
     draw = partial(render_runs, runs) if runs else None
     print_out(Table(rows=lambda: rows, columns=LIST_COLUMNS, draw=draw).render(options.format))
     return 0

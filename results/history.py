@@ -355,8 +355,9 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         dates = []
         for run_id in order[::step]:
             point = runs[run_id]
-            date = f"{_short_date(point['started_at'])} {point['revision'] or ''}"
-            dates.append(picture.plain(date))
+            dates.append(
+                picture.plain(f"{_short_date(point['started_at'])} {point['revision'] or ''}")
+            )
         axes.set_xticks(range(0, len(order), step), dates)
         picture.frame(axes, "y")
         axes.tick_params(axis="x", labelsize=picture.CAPTION_PT - 1)

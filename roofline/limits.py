@@ -22,6 +22,9 @@ ABOVE_ROOF = 1.03
 too.
 """
 
+CACHED_RESULT = 20.0
+"""A time this many times below the minimum looks like no work at all, not like a wrong count."""
+
 SLOWER_THEN = (
     "the machine was slower when the ceiling was measured (remeasure it with python -m "
     "bench calibrate)"

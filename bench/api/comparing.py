@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +27,7 @@ from bench.comparing.turns import ComparePolicy, compare_contenders
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data.agreement import (
     CHANGES_INPUTS,
+    EARLIER,
     Call,
     Expected,
     Fn,
@@ -37,6 +38,7 @@ from bench.harness.data.agreement import (
     fresh,
     on_copies,
     on_new_contents,
+    returns_earlier_result,
 )
 from bench.harness.data.torch_settings import settings_required
 from bench.harness.data.verify import CheckResult
@@ -249,7 +251,10 @@ def interleaved(
                     flags=[*also, *unknown] if index else also,
                 )
             )
-        return under_test, compare_contenders(contenders, under_test, policy, current(under_test))
+        records = compare_contenders(contenders, under_test, policy, current(under_test))
+        if restore:  # the first copy may be that of the caller
+            restore()
+        return under_test, records
 
 
 def ordered(named: dict[str, T], baseline: str | None) -> dict[str, T]:
@@ -297,6 +302,9 @@ class FunctionContender(Contender):
                 )
             except UnverifiedError as error:
                 found = CheckResult(None, unverified=str(error))
+                with suppress(Exception):  # of the function, or no tensor
+                    if returns_earlier_result(call):
+                        found = CheckResult(EARLIER)
             self._keep(found)
         if self.record is not None:
             return self.record

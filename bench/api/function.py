@@ -189,8 +189,7 @@ def sweep(
         except UsageError as error:
             record = replace(record, status="failed", reason=str(error))
         axes = {f"d{axis}": extent for axis, extent in enumerate(shape)}
-        case = "x".join(map(str, shape))
-        records.append(replace(record, provider=name, case=case, shape=axes))
+        records.append(replace(record, provider=name, case="x".join(map(str, shape)), shape=axes))
     if all(record.status == "failed" for record in records):
         raise UsageError(
             f"every row failed: {records[0].provider} at {records[0].case}: {records[0].reason}"
@@ -418,7 +417,11 @@ class Function:
             if returns_earlier_result(call):
                 return CheckResult(EARLIER)
             found = on_new_contents(call, call.func, expected, make=self.made_again, pace=pace)
-            if not expected.check(on_copies(call)(), ORDERS).is_right:
+            again = on_copies(call)
+            result = again()
+            if not self.is_renewed and changed_inputs(call, again, result):
+                return CheckResult(CHANGES_INPUTS)
+            if not expected.check(result, ORDERS).is_right:
                 raise UnverifiedError("its result is not that of its first call")
         except UnfinishedError as error:
             return CheckResult(str(error))

@@ -156,8 +156,7 @@ def measured(case: Case, names: Sequence[str], run: Run, policy: ComparePolicy) 
         deadline=policy.deadline,
     )
     try:
-        records = without_culprits(blanks, measure, run.progress.note)
-        return case.judged(records, run.records)
+        return case.judged(without_culprits(blanks, measure, run.progress.note), run.records)
     except UsageError as error:
         if not isinstance(case, Problem):
             raise

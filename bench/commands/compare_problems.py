@@ -74,8 +74,9 @@ def run_problems(options: Options, settings: Settings, argv: Argv) -> Run | None
             )
             problems.append(problem)
         if options.on is None:
-            names = list(ordered(sides, options.baseline))
-            return run_cases(problems, names, options, settings, argv)
+            return run_cases(
+                problems, list(ordered(sides, options.baseline)), options, settings, argv
+            )
         if others:
             raise UsageError("--on measures nothing; remove the solutions")
         print_limits(problems, options.on, settings)

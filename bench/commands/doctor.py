@@ -195,8 +195,7 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
             **checkup.noise,
             "records": [record.to_dict() for record in checkup.records],
         }
-        table = Table(rows=lambda: findings, document=lambda: content)
-        print_out(table.render(settings.format))
+        print_out(Table(rows=lambda: findings, document=lambda: content).render(settings.format))
     if is_interrupted:
         return INTERRUPTED
     return 0 if is_fit else 1

@@ -45,8 +45,7 @@ def run(args: argparse.Namespace, *_: object) -> int:
         from results.fleet.output import as_text
 
         devices, earlier, notes = read_fleet(args.directories, args.history)
-        absent = missing(devices, args.expect, args.hosts)
-        findings = [*absent, *judge(devices, earlier)]
+        findings = [*missing(devices, args.expect, args.hosts), *judge(devices, earlier)]
         print_out(as_text(findings, args.format, args.all))
     except (StoreError, OutputError):
         raise

@@ -149,8 +149,9 @@ class Problem(Case):
 
     @cached_property
     def reference(self) -> ModuleType:
-        file = File("reference.py", self.definition.reference)
-        return import_file(self._write(file, "definition"))
+        return import_file(
+            self._write(File("reference.py", self.definition.reference), "definition")
+        )
 
     @cached_property
     def axes(self) -> dict[str, int]:

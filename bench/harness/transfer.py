@@ -139,8 +139,7 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
         else:
             samples = take_samples(calls, cache, device, LIMITS[device.type], left_s=left_s)
         copied = Copy(host_launch_s=samples.host_launch_s, link_bytes_per_s=link_of(device))
-        finished = finished_row(blank, samples, run, not_cold_flags(cache))
-        record = replace(finished, details=copied)
+        record = replace(finished_row(blank, samples, run, not_cold_flags(cache)), details=copied)
     for call in calls:
         call()
     device.synchronize()

@@ -88,7 +88,7 @@ SAMPLE_OVERHEAD_S = 2e-4
 launch, because the first launches were slow.
 """
 
-KILLED = re.compile("^ShdPnd:.*[13579bdf]..$", re.MULTILINE)
+KILLED = re.compile(b"^ShdPnd:.*[13579bdf]..$", re.MULTILINE)
 """Line of `/proc/PID/status` if SIGKILL is pending: the ninth bit of a hexadecimal number. Source:
 proc_pid_status(5).
 """
@@ -457,7 +457,7 @@ def end_with_parent() -> None:
     another function would be blamed.
     """
     with suppress(OSError):
-        status = Path(f"/proc/{os.getppid()}/status").read_text()
+        status = Path(f"/proc/{os.getppid()}/status").read_bytes()
         if KILLED.search(status):
             time.sleep(KILL_TIMEOUT_S)
 

@@ -79,11 +79,9 @@ def scenario_of(family: str, words: Sequence[str], device: Device) -> tuple[Reco
 
 def op_row(family: str, words: Sequence[str], device: Device, settings: Settings) -> planning.Row:
     ops = module_of(family).OPS
-    parser = build_parser(family, "", (), ops, options_of(family))
-    args = parser.parse_args(words)
+    args = build_parser(family, "", (), ops, options_of(family)).parse_args(words)
     request = replace(given(Request, args), own=vars(args))
-    chosen = chosen_ops(request.op, {family: ops})
-    ((_, op, case),) = make_all_cases(request, chosen, device.type)
+    ((_, op, case),) = make_all_cases(request, chosen_ops(request.op, {family: ops}), device.type)
     names = request.provider or ["torch"]
     (row,) = planning.rows_of_case(op, case, family, device, settings, names)
     return row

@@ -48,8 +48,7 @@ MAX_ASSUMED = 20_000
 def without_memory(target: Target, mode: FakeTensorMode) -> Target:
     """Return a copy of a target with fake tensors; no memory is copied but known integers."""
     with guarded_call(target.name), FakeCopies(mode):
-        copied = copy.deepcopy((target.function, target.args, target.kwargs))
-        return target_of(target.name, *copied)
+        return target_of(target.name, *copy.deepcopy((target.function, target.args, target.kwargs)))
 
 
 class FakeCopies(FakeCopyMode):

@@ -79,8 +79,9 @@ class ProfiledStep:
             self.phase = "optimizer"
             if self.optimizer is None:
                 # A learning rate of 0 leaves the parameters unchanged.
-                parameters = self.target.modules.parameters()
-                self.optimizer = torch.optim.AdamW(parameters, lr=0.0, fused=True)
+                self.optimizer = torch.optim.AdamW(
+                    self.target.modules.parameters(), lr=0.0, fused=True
+                )
             self.optimizer.step()
         return result
 

@@ -134,8 +134,9 @@ def host_events(document: Object) -> list[Event]:
         if event.get("ph") == "X" and event.get("cat") in (*ON_HOST, PYTHON):
             thread = (event.get("pid"), event.get("tid"))
             begin, end = span_of(event)
-            args = event.get("args", {})
-            events.append(Event(event["name"], begin, end, thread, event["cat"], args))
+            events.append(
+                Event(event["name"], begin, end, thread, event["cat"], event.get("args", {}))
+            )
     return events
 
 

@@ -131,8 +131,9 @@ def described(rank: Rank, device: Device, settings: Object, argv: Sequence[str])
         pci_bus_id = gpu_state.pci_bus_id(device.uuid)
         device.use()
         environment = stamp("bench.fleet", device, ceilings_of(device, None), settings, argv)
-        known = structs.replace(rank, pci_bus_id=pci_bus_id, health=health)
-        return replace(environment, fleet=known)
+        return replace(
+            environment, fleet=structs.replace(rank, pci_bus_id=pci_bus_id, health=health)
+        )
     except Exception as error:
         raise WorkerError(one_line(error)) from None
 

@@ -50,7 +50,7 @@ from results.stats.comparison import (
 )
 from results.stats.samples import Spread, given_spread, spread_of_visits
 from results.store.runfile import Run
-from roofline.limits import ABOVE_ROOF
+from roofline.limits import ABOVE_ROOF, CACHED_RESULT
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,9 +337,10 @@ def with_flags(
 
 
 def _is_above_roof(side: Side) -> bool:
-    """Return whether a side is cold and above its roof: a nearer cache may explain another time."""
-    share, _ = side.of_ceiling or (0.0, "")
-    return share > ABOVE_ROOF and side.records[0].cache == "cold"
+    """Return whether a side is above its roof; a nearer cache may serve bytes that are not cold."""
+    share, roof = side.of_ceiling or (0.0, "")
+    may_be_near = roof == "memory" and side.records[0].cache != "cold"
+    return share > (CACHED_RESULT if may_be_near else ABOVE_ROOF)
 
 
 def _may_wait(compared: Comparison, baseline: Side, candidate: Side) -> bool:

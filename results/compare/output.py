@@ -66,8 +66,7 @@ def foremost(compared: Compared, most: int) -> Sequence[ComparedRow]:
     """Return all rows in their order if there are at most `most`, else the most important ones."""
     if len(compared.rows) <= most:
         return compared.rows
-    ranked = sorted(compared.rows, key=lambda row: VERDICTS.index(row.compared.verdict))
-    return ranked[:most]
+    return sorted(compared.rows, key=lambda row: VERDICTS.index(row.compared.verdict))[:most]
 
 
 def exit_code(compared: Compared, fail_on: str) -> int:
@@ -261,8 +260,7 @@ def headlines(compared: Compared) -> list[str]:
         else:
             kind = " ".join(filter(None, (mean["op"], mean["provider"])))
             sides = f"{mean['baseline']} -> {mean['candidate']}"
-            rows_text = count(mean["rows"], "row")
-            lines.append(f"{kind}, {sides}: geometric mean {value}, {rows_text}")
+            lines.append(f"{kind}, {sides}: geometric mean {value}, {count(mean['rows'], 'row')}")
     broken = sum(row.is_broken for row in compared.unmatched)
     if broken:
         text += f"; {broken} wrong or failed"

@@ -134,8 +134,9 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
             value = (side.bytes_per_s or 0) / 1e9
             if title == MFU and side.mfu_ci95:
                 value = 100 * (side.mfu or 0)
-                ends = [100 * end for end in side.mfu_ci95]
-                axes.plot(ends, [y, y], "|-", color=tone(INK), linewidth=1)
+                axes.plot(
+                    [100 * end for end in side.mfu_ci95], [y, y], "|-", color=tone(INK), linewidth=1
+                )
             elif title == CEILING and side.of_ceiling:
                 value = 100 * side.of_ceiling[0]
             values.append(value)

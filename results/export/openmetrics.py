@@ -30,8 +30,7 @@ def render(run: Run, rows: Sequence[Row]) -> str:
             if text:
                 labels.append(f'{label}="{escaped}"')
         low_s, high_s = row.record.ci95_s or (None, None)
-        samples = len(row.record.samples_s)
-        values = (row.median_s, low_s, high_s, row.roof_s, row.mfu, samples)
+        values = (row.median_s, low_s, high_s, row.roof_s, row.mfu, len(row.record.samples_s))
         series.append((",".join(labels), dict(zip(GAUGES, values, strict=True))))
     lines = []
     for gauge, meaning in GAUGES.items():

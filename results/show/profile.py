@@ -393,8 +393,7 @@ def work_sentences(totals: Totals) -> list[str]:
                 part = f" with a rule, {percent(covered)} of the time in operations and kernels,"
             said.append(f"If every operation{part} reached its roof, the {time} {at_roof}.")
     if step.eager_bytes is not None:
-        eager = quantity(step.eager_bytes, "B")
-        said.append(f"Without fusion, the same operations move {eager}.")
+        said.append(f"Without fusion, the same operations move {quantity(step.eager_bytes, 'B')}.")
     return said
 
 

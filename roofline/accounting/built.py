@@ -380,8 +380,7 @@ def stored_model(folder: Path, reason: str) -> ModelConfig:
         module = path.rpartition(".")[0]
         weight = Weight(path, component_of(path), shape, count, is_product)
         if weight.elements:
-            bits = 8 * size_bytes[module] / elements[module]
-            weights.append(replace(weight, file_bits=bits))
+            weights.append(replace(weight, file_bits=8 * size_bytes[module] / elements[module]))
     if not weights:
         raise ConfigError(reason)
     return replace(

@@ -213,8 +213,8 @@ class Serving(NamedTuple):
         return kv_cache_bytes(self.config, positions, self.batch, self.kv_bytes, self.devices)
 
     def _bytes(self, tokens: int, positions: int) -> int:
-        read = weight_bytes_read(self.config, tokens, self.weight_dtype)
-        return read + self.cache_bytes(positions)
+        cache = self.cache_bytes(positions)
+        return cache + weight_bytes_read(self.config, tokens, self.weight_dtype)
 
     def times(self, work: tuple[int, int]) -> tuple[float, float]:
         """Return the minimum seconds of FLOPs and of bytes."""

@@ -371,8 +371,9 @@ def memory(
     steps = []
     for name, part in parts.items():
         if part:
-            portion = percent(part, total)
-            steps.append(Step(name.replace("_", " "), portion, quantity(part, "B"), part))
+            steps.append(
+                Step(name.replace("_", " "), percent(part, total), quantity(part, "B"), part)
+            )
     if not config.parameters:
         values |= {
             "activation_bytes": others,

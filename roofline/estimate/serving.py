@@ -382,8 +382,7 @@ def generate(
         if drafted:
             drafting = _serving(drafted, use, batch, gpus, weight_dtype, kv_dtype)
             first_s += max(drafting.times(drafting.prefill(prompt)))
-            seen = prompt + output_tokens // 2
-            cycle = _cycle(serving, drafting, seen, draft_tokens, accepted)
+            cycle = _cycle(serving, drafting, prompt + output_tokens // 2, draft_tokens, accepted)
             alone_s = others_s
             others_s = cycle["cycle_s"] * (output_tokens - 1) / cycle["tokens_per_cycle"]
             cycle["speedup"] = alone_s / others_s if others_s else None

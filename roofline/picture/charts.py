@@ -179,8 +179,7 @@ def draw_lines(
         for name, value in limits.items():
             axes.axhline(value, color=muted, linewidth=1, linestyle=(0, (4, 2)))
             words = plain(f"{name}, {quantity(value, 'B')}")
-            at = axes.get_yaxis_transform()
-            axes.text(0.99, value, words, va="bottom", transform=at, **text)
+            axes.text(0.99, value, words, va="bottom", transform=axes.get_yaxis_transform(), **text)
         xs, ys = zip(*chain.from_iterable(lines.values()), strict=True)
         for values, scale in ((xs, axes.set_xscale), (ys, axes.set_yscale)):
             if min(values) > 0 and max(values) >= MIN_LOG_RATIO * min(values):

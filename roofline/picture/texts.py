@@ -68,8 +68,9 @@ def flat_labels(scene: Scene, line: float) -> list[RoofLabel]:
         is_below = index > 0 and heights[index - 1] - y < line and y - taken > line
         taken = y if is_below else y + line
         lines = [roof_label(group, scene)]
-        color = shared_color(group)
-        labels.append(RoofLabel(lines, color, group[0], scene.view.right, y, is_below))
+        labels.append(
+            RoofLabel(lines, shared_color(group), group[0], scene.view.right, y, is_below)
+        )
     return labels
 
 

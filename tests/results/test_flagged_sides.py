@@ -56,6 +56,8 @@ def test_interference_with_both_needs_80_rounds(flagged, pairs, verdict):
         (FASTER, (0.9, None), "cold", FASTER),
         (FASTER, (1.5, 3.0), "cold", FASTER),  # the roof is wrong
         (FASTER, (0.9, 3.0), "warm", FASTER),  # a nearer cache may serve it
+        (FASTER, (0.9, 21.0), "warm", UNSURE),
+        (FASTER, (0.9, 3.0), "warm compute", UNSURE),
         (SLOWER, (0.9, 1.5), "cold", SLOWER),
     ],
 )
@@ -63,9 +65,10 @@ def test_a_time_that_the_roof_does_not_explain_is_not_faster(
     make_record, make_environment, verdict, shares, cache, found, is_paired
 ):
     sides = []
+    cache, _, roof = cache.partition(" ")
     for share in shares:
         side = Side.of("", [make_record(cache=cache)], make_environment())
-        sides.append(replace(side, of_ceiling=share and (share, "memory")))
+        sides.append(replace(side, of_ceiling=share and (share, roof or "memory")))
     ends = (0.4, 0.6) if verdict == FASTER else (1.4, 1.6)
     after = with_flags(compared(sum(ends) / 2, *ends, verdict), *sides, is_paired)
     assert after.verdict == found

@@ -52,6 +52,12 @@ if TYPE_CHECKING:
 MIN_CHANGED = 2
 """Elements and rows that stay at the ends."""
 
+NUMBERS = itertools.count()
+"""Numbers of new contents in this process: functions may share what they cache."""
+
+GOLDEN_RATIO = 0.618034
+"""Multiples of it, modulo 1, are far from each other."""
+
 ERRORS = 4.0
 """Errors of the baseline that another function may have: it may sum in another order."""
 
@@ -206,8 +212,12 @@ class Expected:
             errors = _errors(results, references)
             if _are_references(references, errors):
                 terms = [largest // max(1, x.numel()) for x in results]
-                sums = map(_rounding, results, terms)  # a q of few elements is chance
-                return cls(results, references, name, list(map(max, errors, sums)))
+                return cls(
+                    results,
+                    references,
+                    name,
+                    list(map(max, errors, map(_rounding, results, terms))),
+                )
         errors = _errors(
             [x[:FIRST_ROWS] for x in results if x.dim()],
             _run_in(torch.float64, call, rows_of=results[0].shape[:1]),
@@ -315,7 +325,7 @@ def arguments_of(call: Call) -> list[Any]:
 @contextmanager
 def new_contents(values: object, make: Make | None = None) -> Iterator[Callable[[int], None]]:
     """Yield a function that writes contents into the tensors of `values`, in place: the old ones
-    for 0, else new ones, which differ by number. The old ones are restored at the end.
+    for 0, new ones for 1, others at each call. The old ones are restored at the end.
 
     New contents are those of `make`, if it makes others of the same shapes. Else those of floating
     tensors are changed: the inner rows are rolled and all but the first and the last row are
@@ -345,8 +355,8 @@ def new_contents(values: object, make: Make | None = None) -> Iterator[Callable[
         if not changes:
             for x in filter(_can_change, tensors):
                 changes.append(partial(_vary, x, _is_normalized(x), _is_structured(x)))
-        for place, change in enumerate(changes):
-            change(number + place)  # so that an output does not follow from an input
+        for change in changes:
+            change(next(NUMBERS))  # so that an output does not follow from an input
 
     try:
         yield write
@@ -430,8 +440,8 @@ def _is_sorted(x: Tensor) -> bool:
 
 
 def _vary(x: Tensor, is_normalized: bool, is_structured: bool, number: int) -> None:
-    """Change the contents in place, each number otherwise: by 1/2, 5/12, 3/8 and so on."""
-    scale = 1.0 if is_normalized else 0.25 + 0.5 / (number + 1)
+    """Change the contents in place, otherwise for each number."""
+    scale = 1.0 if is_normalized else 0.25 + 0.5 * (number * GOLDEN_RATIO % 1)
     changed = (x * scale).contiguous()
     if not x.any():
         # Of both signs: a norm gives the same for any constant that is added.
@@ -440,7 +450,7 @@ def _vary(x: Tensor, is_normalized: bool, is_structured: bool, number: int) -> N
         x.copy_(changed)
         return
     if len(x) > MIN_CHANGED and not x.isinf().any():
-        changed[1:-1] = changed[1:-1].roll(number, 0)
+        changed[1:-1] = changed[1:-1].roll(1 + number % max(1, len(x) - 3), 0)
     columns = x.shape[-1] if x.numel() > MIN_CHANGED * x.shape[-1] else 1
     for end in (slice(None, columns), slice(-columns, None)):
         changed.view(-1)[end] = x.reshape(-1)[end]
@@ -454,8 +464,8 @@ def changed_inputs(before: Call, after: Call, result: object) -> bool:
     A tensor that the function overwrites without reading is an output: another call gives the same
     if it holds NaN first.
     """
-    new = tensors_in(arguments_of(after))
-    old = tensors_in(arguments_of(before))
+    new = tensors_in(fresh(arguments_of(after)))  # copies of NumPy arrays can be written
+    old = tensors_in(fresh(arguments_of(before)))
     if len(new) != len(old):  # a list or a dictionary
         return True
     changed = [not same_bytes(*pair) for pair in zip(new, old, strict=True)]
@@ -507,7 +517,7 @@ def slower_on_new(
             while not pairs or (len(pairs) < calls and clock.now() < until):
                 write(0)
                 call()  # a cache of one result has that of the new contents
-                pairs.append((taken_s(0), taken_s(attempt * FRESH_CALLS + len(pairs))))
+                pairs.append((taken_s(0), taken_s(1)))
             old_s = max(samples.median_s, min(old for old, _ in pairs))
             new_s = min(new for _, new in pairs)
             least_s = SLOWER_S / min(len(pairs), FRESH_CALLS)
@@ -541,9 +551,9 @@ def on_new_contents(
         write(1)
         used = on_copies(call)
         kept = fresh(timed_result([call]))  # it may be one of the arguments
-        # Its next result must not be that of the last call.
-        is_kept = all(map(torch.equal, arrays_of(kept), arrays_of(on_copies(others)())))
-        renew([call.args], lambda: used.args)
+        write(0)  # the next result must not be that of the last call
+        is_kept = all(map(torch.equal, arrays_of(kept), arrays_of(call())))
+        renew([arguments_of(call)], lambda: arguments_of(used))
         result = fresh(timed_result([others, call]))
     with _raising("the baseline"):
         results = [x.clone() for x in arrays_of(on_copies(used, baseline)())]
@@ -743,7 +753,7 @@ def _difference(
         shapes = f"{tuple(other.shape)}, the baseline's {tuple(mine.shape)}"
         return f"its result has the shape {shapes}", math.inf
     dtypes = [mine.dtype, other.dtype]
-    if not all(dtype.is_floating_point or dtype.is_complex for dtype in dtypes):
+    if not any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes):
         count = int((mine != other).sum())
         many = f"{count:,} of {mine.numel():,} elements"
         problem = f"its result differs from the baseline's in {many}; integers must be equal"

@@ -176,9 +176,9 @@ def poison(out: Tensor) -> None:
 def same_bytes(x: Tensor, other: Tensor) -> bool:
     import torch
 
-    # Views of complex numbers may be conjugate or negative.
-    pair = [each.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8) for each in (x, other)]
-    return torch.equal(*pair)
+    # Views of complex numbers may be conjugate or negative, others have strides.
+    pair = [each.resolve_conj().resolve_neg().contiguous() for each in (x, other)]
+    return torch.equal(*(each.view(-1).view(torch.uint8) for each in pair))
 
 
 def sum_roundings(terms: int) -> float:
@@ -323,8 +323,9 @@ def compared(op: Op, case: Case, inputs: Inputs, result: Tensor) -> CheckResult:
             how = "NaN, infinite, or different although nothing is rounded"
         numbers = torch.arange(result.numel(), device=result.device).view(result.shape)
         _, numbers = op.part(inputs, numbers, rows_of_worst)
-        place = numbers.reshape(-1)[worst.at].cpu()
-        index = list(map(int, torch.unravel_index(place, result.shape)))
+        index = list(
+            map(int, torch.unravel_index(numbers.reshape(-1)[worst.at].cpu(), result.shape))
+        )
         wrong = {
             "count": count,
             "checked": checked,

@@ -15,7 +15,7 @@ from bench.harness.timing.samplers import MAX_SPIN_S, wanted_spin_s
 from results.record import Record
 from results.show.units import number
 from results.stats.samples import drift, half_width, outlier_count, two_modes
-from roofline.limits import ABOVE_ROOF, ROOFS
+from roofline.limits import ABOVE_ROOF, CACHED_RESULT, ROOFS
 from roofline.machine import Ceiling, Machine
 
 MIN_TICKS_PER_SAMPLE = 50
@@ -85,9 +85,6 @@ AGAIN_GATE_MARGIN = 2.0
 """The same for a ceiling that was measured again: the fastest of several matmuls or the nearest mix
 may not be the fastest that the machine can do, but it is not half of it."""
 
-CACHED_RESULT = 20.0
-"""A time this many times below the minimum looks like no work at all, not like a wrong count."""
-
 ROOF_FLAGS = ("faster-than-physics", "above-roof", "l2-suspect", "doubtful-roof")
 """Flags that depend on the ceilings."""
 
@@ -131,8 +128,7 @@ def of_check(found: CheckResult, option: str) -> Iterator[Flag]:
     error = found.max_error_of_bound
     if error > 1:
         reason = f"the error is {error:.3g} times what rounding explains; {option} allowed it"
-        advice = "report the lower accuracy together with the time"
-        yield Flag("beyond-rounding", reason, advice)
+        yield Flag("beyond-rounding", reason, "report the lower accuracy together with the time")
 
 
 def recorded(

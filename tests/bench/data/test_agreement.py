@@ -496,15 +496,17 @@ def test_a_result_that_is_kept_is_not_computed_again(x):
     assert not returns_earlier_result(partial(lambda x: x + 1, x))
 
 
-def test_new_contents_keep_the_ends_and_the_version():
+def test_new_contents_keep_the_ends_and_the_version_and_are_new(monkeypatch):
+    monkeypatch.setattr("bench.harness.data.agreement.NUMBERS", itertools.count())
     x = X.clone()
     version = x._version
-    with new_contents([x]) as write:
-        write(1)
-        assert x._version == version
-        assert (x[0, 0], x[-1, -1]) == (X[0, 0], X[-1, -1])
-        assert torch.allclose(x[2:-1], X[1:-2] * 0.5)
-    assert torch.equal(x, X)
+    for rolled, scale in ((1, 0.25), (2, 0.559017)):
+        with new_contents([x]) as write:
+            write(1)
+            assert x._version == version
+            assert (x[0, 0], x[-1, -1]) == (X[0, 0], X[-1, -1])
+            assert torch.allclose(x[1 + rolled : -1], X[1 : -1 - rolled] * scale)
+        assert torch.equal(x, X)
 
 
 @pytest.mark.parametrize(
