@@ -127,8 +127,7 @@ def test_rows_of_the_inputs_give_the_same_rows_of_the_result(name, options, rows
 def verdict(name, case, data, provider="torch"):
     op = EVERY_OP[name]
     with numerics(case.dtype):
-        call = load(provider, op, "", CPU).call(data)
-        return Checks(op, case, CPU).check(call, data)
+        return Checks(op, case, CPU).check(load(provider, op, "", CPU).call(data), data)
 
 
 def sizes(name):
@@ -275,8 +274,7 @@ WIDENS = ("cross-entropy", "matvec-int8")
     "name", [name for name in OPS if name not in ("copy", *WIDENS_ON_A_CPU, *WIDENS)]
 )
 def test_eager_torch_copies_nothing(name):
-    case = case_of(name, "bf16", *(64 for _ in OPS[name].axes))
-    data = inputs_of(OPS[name], case)
+    data = inputs_of(OPS[name], case_of(name, "bf16", *(64 for _ in OPS[name].axes)))
     with torch.no_grad(), torch.profiler.profile() as profile:
         OPS[name].eager(*data.inputs, out=data.out)
     names = {event.key for event in profile.key_averages()}
@@ -298,8 +296,7 @@ def test_eager_torch_copies_nothing(name):
 )
 def test_a_compiled_expression_is_right_too(name, dtype, extents):
     case = case_of(name, dtype, *extents)
-    data = inputs_of(OPS[name], case, "normal")
-    found = verdict(name, case, data, "torch-compile")
+    found = verdict(name, case, inputs_of(OPS[name], case, "normal"), "torch-compile")
     assert found.is_right, found.reason
 
 

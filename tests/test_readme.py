@@ -245,8 +245,7 @@ def examples(page):
 
 @pytest.mark.parametrize("page", PYTHON_PAGES)
 def test_the_python_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
-    published = next((ROOT / "results" / "published").rglob("*-matmul-*.jsonl"))
-    shutil.copy(published, tmp_path)
+    shutil.copy(next((ROOT / "results" / "published").rglob("*-matmul-*.jsonl")), tmp_path)
     monkeypatch.setenv("ROOFMARK_RUNS", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     keep_ceilings(tmp_path)

@@ -63,6 +63,11 @@ def test_a_terminated_worker_fails_its_row_with_the_cause(crashes, function, rea
     assert len(record.source_sha256) == 64
 
 
+def test_a_killed_process_is_recognized_by_its_status():
+    assert worker.KILLED.search(b"Name:\t\xd0\nShdPnd:\t0000000000004100\n")
+    assert not worker.KILLED.search(b"ShdPnd:\t0000000000000200\nSigBlk:\t0000000000000100\n")
+
+
 def loses_the_gpu():
     worker.protocol.announce(1)
     worker.protocol.announce(runs=False)

@@ -9,8 +9,7 @@ from bench.adamw import PARTS, result_in, write_little
 
 
 def draw(op, dtype, n):
-    generator = torch.Generator().manual_seed(n)
-    p, g, m, v = torch.randn((4, n), generator=generator)
+    p, g, m, v = torch.randn((4, n), generator=torch.Generator().manual_seed(n))
     return (p / 128).to(dtype), g.to(dtype), m, v.square()
 
 
@@ -23,8 +22,7 @@ def check(op, module, *inputs):
     m, v = out.tensor[:state].view(torch.float32).chunk(2)
     for part, found in zip(PARTS, (m, v, out.tensor[state:].view(inputs[0].dtype)), strict=True):
         exact = part.reference(*wide)
-        error = 4 * EPS32 * part.magnitude(exact, *wide)
-        assert_close(found, Expected(exact, error), part.name)
+        assert_close(found, Expected(exact, 4 * EPS32 * part.magnitude(exact, *wide)), part.name)
     module.KERNELS[op](*copies)
     assert torch.equal(result_in(copies), out.tensor), "another result in place"
 

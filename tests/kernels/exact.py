@@ -146,8 +146,7 @@ def far_rows(values, stride=FAR):
     """Return a copy of a matrix whose third row begins at 2^31 elements, which a 32-bit offset does
     not reach.
     """
-    rows = Plane(values.dtype).strided(tuple(values.shape), (stride, 1))
-    return rows.copy_(values)
+    return Plane(values.dtype).strided(tuple(values.shape), (stride, 1)).copy_(values)
 
 
 def rejection(launcher, label, *inputs, out):

@@ -45,8 +45,7 @@ def draw_integers(op, dtype, m, n):
     """Draw inputs whose products and sums are integers that fp32 holds, so that the result must be
     exact.
     """
-    generator = torch.Generator().manual_seed(n)
-    small = torch.randint(-3, 4, (m + 1, n), generator=generator)
+    small = torch.randint(-3, 4, (m + 1, n), generator=torch.Generator().manual_seed(n))
     x = small[m].to(dtype)
     if op == "matvec":
         return small[:m].to(dtype), x

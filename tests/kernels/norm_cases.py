@@ -43,8 +43,7 @@ def expect_rmsnorm(x, weight):
 def expect_layernorm(x, weight, bias):
     """Evaluate LayerNorm in fp64; the error of the mean follows the spread of a row."""
     x, weight, bias = x.double(), weight.double(), bias.double()
-    mean = x.mean(1, keepdim=True)
-    centered = x - mean
+    centered = x - x.mean(1, keepdim=True)
     variance = centered.square().mean(1, keepdim=True)
     scale = torch.rsqrt(variance + LAYER_EPS)
     exact = centered * scale * weight + bias
@@ -111,8 +110,7 @@ def check_apart(op, module, dtype, m, n, pads):
     inputs = draw(op, dtype, m, n, SCALES)
     *strides, out_stride = [n + more for more in (pads if op == "residual-rmsnorm" else pads[::2])]
     shape = (2, m, n) if op == "residual-rmsnorm" else (m, n)
-    out = run_apart(module.KERNELS[op], inputs, strides, shape, out_stride)
-    compare(op, out, *inputs)
+    compare(op, run_apart(module.KERNELS[op], inputs, strides, shape, out_stride), *inputs)
 
 
 def check_far_rows(op, module, dtype, n):

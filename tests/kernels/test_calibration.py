@@ -88,8 +88,7 @@ def test_fma_counts_its_steps(name, iterations):
     for config in FMA_CONFIGS:
         x = torch.arange(3 * config.block, device=DEVICE).remainder(64).to(dtype)
         out = torch.full_like(x, UNWRITTEN)
-        ab = torch.ones(2, dtype=dtype, device=DEVICE)
-        fma.variant(config).launch(3, ab, x, out, iterations)
+        fma.variant(config).launch(3, torch.ones(2, dtype=dtype, device=DEVICE), x, out, iterations)
         # With a = b = 1 a chain counts its steps, exactly.
         assert torch.equal(out, x + iterations * fma.UNROLL)
         per_chain = fma.flops(x.numel(), iterations) / x.numel()

@@ -298,8 +298,7 @@ def test_tf32_follows_the_torch_setting(launches, version, precision):
     for word in ("ieee", "tf32"):
         precision.fp32_precision = word
         MATMUL[version].KERNELS["matmul"](*inputs, out=out)
-        ir = launches[-1][1].asm["ttir"]
-        found.append("inputPrecision = tf32" in ir)
+        found.append("inputPrecision = tf32" in launches[-1][1].asm["ttir"])
     assert found == [False, True]
 
 

@@ -10,9 +10,10 @@ import json
 import pytest
 from compare_runs import samples
 
-from results.record import Environment, Record
+from results.record import Environment
 from results.store.runfile import RunWriter
 from roofline.machine import Machine
+from tests.records import record
 
 HARDWARE = {
     "slug": "h100-sxm",
@@ -52,32 +53,6 @@ def _environment(**changes):
     return Environment(**values | changes)
 
 
-def _record(**changes):
-    values = {
-        "op": "matmul",
-        "provider": "torch",
-        "dtype": "bf16",
-        "shape": {"m": 1024, "n": 1024, "k": 1024},
-        "case": "1024x1024x1024",
-        "status": "ok",
-        "flops": 2**31,
-        "bytes_read": 2**22,
-        "bytes_written": 2**21,
-        "samples_s": (4.2e-6, 4.294967296e-6, 4.4e-6),
-        "launches_per_sample": 10,
-        "method": "graph",
-        "cache": "cold",
-        "fill": "uniform",
-        "median_s": 4.294967296e-6,
-        "ci95_s": (4.2e-6, 4.4e-6),
-        "converged": True,
-        "first_call_s": 0.25,
-        "telemetry": {"power_w": 512.5, "throttle": {"thermal": False}},
-        "verified": {"passed": True},
-    }
-    return Record(**values | changes)
-
-
 def _skipped(**changes):
     nothing = {
         "samples_s": (),
@@ -86,7 +61,7 @@ def _skipped(**changes):
         "converged": None,
         "first_call_s": None,
     }
-    return _record(**{"status": "skipped", "reason": "out of memory", **nothing, **changes})
+    return record(**{"status": "skipped", "reason": "out of memory", **nothing, **changes})
 
 
 @pytest.fixture
@@ -96,7 +71,7 @@ def make_environment():
 
 @pytest.fixture
 def make_record():
-    return _record
+    return record
 
 
 @pytest.fixture

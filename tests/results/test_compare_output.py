@@ -95,8 +95,7 @@ def test_a_picture_of_versions_shows_their_mfu(save, measured, tmp_path):
         for name, scale in scales.items()
     ]
     run = load_run(save("a", *records))
-    figure = draw(compare(run, None, CompareOptions(by="version"), 0.0))
-    left, right = figure.axes
+    left, right = draw(compare(run, None, CompareOptions(by="version"), 0.0)).axes
     assert right.get_xlabel().startswith("MFU, %")
     widths = [bar.get_width() for bar in right.patches]
     assert widths == pytest.approx([53.7, 67.1, 67.1, 59.7], rel=0.005)
@@ -142,8 +141,7 @@ def test_a_ratio_that_is_too_noisy_is_not_printed(save, measured, capsys):
     wide = {"samples_s": rough, "median_s": 17e-6, "ci95_s": (2e-6, 90e-6)}
     wide |= case(64) | {"visits": (8, 8, 8)}
     before = save("a", measured(seed=1), measured(**wide))
-    after = save("b", measured(seed=2), measured(**wide))
-    main(["compare", *NO_DRIFT, before, after])
+    main(["compare", *NO_DRIFT, before, save("b", measured(seed=2), measured(**wide))])
     lines = capsys.readouterr().out.splitlines()
     (noisy,) = [line for line in lines if line.startswith("UNSURE")]
     assert noisy.split()[1:4] == ["-", "too", "noisy"]

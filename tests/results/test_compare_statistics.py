@@ -205,6 +205,5 @@ def test_geometric_mean_interval_holds_in_95_percent():
 
 @pytest.mark.parametrize(("drift", "said"), [(0.03, "±3 % is"), (3.0, "a factor of 20 is")])
 def test_a_spread_without_meaning_has_no_digits(drift, said):
-    interval = Interval(0.0, -drift, drift, 10)
-    found = Comparison.of(interval, 50, 0.01, drift=drift)
+    found = Comparison.of(Interval(0.0, -drift, drift, 10), 50, 0.01, drift=drift)
     assert f"; {said} the spread between measurements" in found.reason

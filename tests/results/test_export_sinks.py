@@ -119,8 +119,7 @@ def test_bmf_has_measures_with_their_intervals(save, make_record, capsys):
 
 
 def test_github_benchmark_has_half_the_interval_as_range(save, make_record, capsys):
-    document = json.loads(export(capsys, save("a", make_record()), "github-benchmark")[0])
-    (entry,) = document
+    (entry,) = json.loads(export(capsys, save("a", make_record()), "github-benchmark")[0])
     assert set(entry) == {"name", "unit", "value", "range", "extra"}  # it rejects other keys
     assert (entry["name"], entry["unit"]) == (NAME, "ns")
     assert entry["value"] == pytest.approx(1e9 * MEDIAN_S)

@@ -212,8 +212,7 @@ def test_slow_in_one_of_two_phases_counts_both_tests(p_value, verdict):
 
 def test_a_loss_in_all_phases_is_slow_if_it_is_significant_in_one():
     alike = [0.001 * step for step in range(-7, 8)]
-    different = [0.003 * step for step in range(-7, 8)]
-    found = verdicts_of([*alike, -0.05], [*different, -0.04])
+    found = verdicts_of([*alike, -0.05], [*[0.003 * step for step in range(-7, 8)], -0.04])
     assert found == dict.fromkeys(range(16), "ok") | {15: "slow"}
 
 
@@ -377,8 +376,7 @@ def test_a_device_drifts_if_it_falls_for_three_runs_more_than_its_peers(tmp_path
 
 
 def test_a_change_of_all_devices_is_no_drift_and_hides_none(tmp_path):
-    changes = [0, 0, 0, 0.03, 0.03, 0.03]
-    runs = weeks(tmp_path, [0, 0, 0, 0.023, 0.023, 0.023], changes)
+    runs = weeks(tmp_path, [0, 0, 0, 0.023, 0.023, 0.023], [0, 0, 0, 0.03, 0.03, 0.03])
     found = by_rank(runs[5], *runs[:5])
     assert [rank for rank, finding in found.items() if drifts_of(finding)] == [5]
     assert any("against earlier runs -2." in text for text in found[5].evidence)

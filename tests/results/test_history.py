@@ -155,8 +155,7 @@ def test_a_history_of_the_mfu_says_where_the_code_is_the_same(keep, capsys, tmp_
 
 def test_a_ratio_too_noisy_to_print_is_absent(keep, capsys):
     keep(1)
-    noisy = [4e-6] * 40 + [1.2e-4] * 40
-    keep(2, samples_s=noisy, visits=(20,) * 4, source_sha256="b" * 64)
+    keep(2, samples_s=[4e-6] * 40 + [1.2e-4] * 40, visits=(20,) * 4, source_sha256="b" * 64)
     (series,) = shown(capsys)
     low, high = series["points"][-1]["ratio_ci95"]
     assert high > 4 * low
@@ -245,8 +244,7 @@ def test_several_hosts_are_named_in_the_table_and_the_plot(two_hosts, capsys, tm
     assert main(["history", "--op", "matmul", "-o", str(tmp_path / "history.svg")]) == 0
     out = capsys.readouterr().out
     assert (out.count("torch on node-a"), out.count("torch on node-b")) == (3, 3)
-    figure = history.draw(shown(capsys, "--op", "matmul"))
-    (legend,) = figure.legends
+    (legend,) = history.draw(shown(capsys, "--op", "matmul")).legends
     assert [text.get_text() for text in legend.get_texts()][:2] == [
         "torch on node-a",
         "torch on node-b",

@@ -117,8 +117,7 @@ def test_spread_adds_to_the_interval_and_to_its_degrees():
     assert compared.drift == pytest.approx(0.04)
     assert compared.degrees == pytest.approx(625 / (8.1 + 51.2))
     assert compared.verdict == SLOWER
-    half_widths = (0.2 - math.log(1.01)) / 0.05
-    t_value = half_widths * stats.t.ppf(0.975, compared.degrees)
+    t_value = (0.2 - math.log(1.01)) / 0.05 * stats.t.ppf(0.975, compared.degrees)
     assert compared.p_value == pytest.approx(2 * stats.t.sf(t_value, compared.degrees))
 
 

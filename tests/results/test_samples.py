@@ -193,8 +193,8 @@ def test_drift_exceeds_four_standard_errors_of_the_medians(noise, is_found):
     both medians: half of their 95 % interval over 1.96.
     """
     step = np.array([0, 5, 1, 4, 2, 3, 8, 6, 11, 7, 10, 9]) - 5.5
-    half = 2.228139 * math.sqrt(12) / 2  # in ranks, with Student's t of 10 degrees
-    error = math.sqrt(2) * half / 1.959964
+    # In ranks, with Student's t of 10 degrees.
+    error = math.sqrt(2) * 2.228139 * math.sqrt(12) / 2 / 1.959964
     values = [1 + step, np.full(12, 1.0), 1 + step]
     change = 0.2
     scale = noise * change / (4 * error)

@@ -73,8 +73,7 @@ def kinds(make_environment, make_record):
         kind: [environment, *(json.loads(encode_line(make_record(**row))) for row in of_kind)]
         for kind, of_kind in rows.items()
     }
-    profiled = environment | {"profile": STEP_TOTALS}
-    lines["profile"] = [profiled, *lines["profile"][1:]]
+    lines["profile"] = [environment | {"profile": STEP_TOTALS}, *lines["profile"][1:]]
     published = sorted(wrong_types.PUBLISHED.glob("*.jsonl"))
     assert len(published) == 2
     return lines | {path.name[17:-6]: lines_of(path)[:4] for path in published}

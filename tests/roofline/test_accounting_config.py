@@ -171,6 +171,5 @@ def test_hostile_files_get_one_line(tmp_path, content, words):
 
 def test_infinity_as_transformers_writes_it(tmp_path):
     path = tmp_path / "config.json"
-    values = {**VARIED["mamba2"], "time_step_limit": [0.0, float("inf")]}
-    path.write_text(json.dumps(values))
+    path.write_text(json.dumps({**VARIED["mamba2"], "time_step_limit": [0.0, float("inf")]}))
     assert load_config(path).layers == VARIED["mamba2"]["num_hidden_layers"]

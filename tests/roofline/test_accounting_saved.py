@@ -205,8 +205,7 @@ def test_checkpointing_keeps_the_inputs_of_groups_and_one_group(shape, block, is
     layers = 6
     stack, x, parameters = stack_of(block, shape, is_flash, layers)
     size = checkpoint_group(word, layers)
-    edges = [*range(0, layers, size), layers]
-    groups = [stack[first:last] for first, last in pairwise(edges)]
+    groups = [stack[first:last] for first, last in pairwise([*range(0, layers, size), layers])]
 
     def checkpointed(x):
         for group in groups:

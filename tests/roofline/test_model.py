@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from results.record import Copy, Loop, Record, Step
+from results.record import Copy, Loop, Step
 from roofline.machine import Ceiling, Machine
 from roofline.model import (
     bound,
@@ -16,6 +16,7 @@ from roofline.model import (
     mfu,
     ridge_intensity,
 )
+from tests.records import record
 
 PEAK, BANDWIDTH = 1000e12, 2e12
 """A machine with a ridge point of 500 FLOP/byte."""
@@ -35,24 +36,6 @@ def ceilings(**values):
             for q, value in values.items()
         ),
     )
-
-
-def record(**changes):
-    """Return a 1024-cube bf16 product at half of PEAK: 2^31 FLOPs in 4.294967296 us."""
-    values = {
-        "op": "matmul",
-        "provider": "torch",
-        "dtype": "bf16",
-        "shape": {"m": 1024, "n": 1024, "k": 1024},
-        "case": "1024x1024x1024",
-        "status": "ok",
-        "flops": 2**31,
-        "bytes_read": 2**22,
-        "bytes_written": 2**21,
-        "median_s": 2**31 / 500e12,
-        "cache": "cold",
-    }
-    return Record(**values | changes)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +97,7 @@ def test_a_profile_row_of_n_calls_has_n_launch_floors(count, launch_s):
     row = record(count=count)
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, launch=4e-6)
     compute_s = 2**31 / PEAK
-    memory_s = 3 * 2**21 / BANDWIDTH
-    times_s = {"compute": compute_s, "memory": memory_s, "launch": launch_s}
+    times_s = {"compute": compute_s, "memory": 3 * 2**21 / BANDWIDTH, "launch": launch_s}
     times_s |= {"cache": 0.0, "link": 0.0}
     assert limits_s(row, known) == pytest.approx(times_s)
     slow = record(count=count, median_s=2 * launch_s)
@@ -399,8 +381,7 @@ def test_vector_peak_falls_back_to_fp32_except_for_fp64():
 )
 def test_row_far_below_all_ceilings_is_held_back_by_another_cause(share, launch_s, held_back):
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, **({"launch": launch_s} if launch_s else {}))
-    least_s = 3 * 2**21 / BANDWIDTH
-    found = judge(record(median_s=least_s / share), known)
+    found = judge(record(median_s=3 * 2**21 / BANDWIDTH / share), known)
     assert found.held_back_by == ("latency, instructions or the library" if held_back else None)
 
 

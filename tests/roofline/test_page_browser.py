@@ -162,8 +162,7 @@ def test_hostile_names_are_text_and_the_page_is_readable(visit, width, scheme):
 
 def test_a_profile_has_no_legend_of_equal_circles_and_facts_have_units(visit):
     facts = {"host": {"memory_bytes": 2**31}, "preflight": {"tick_s": 4e-8, "long_s": 2}}
-    runs = [on(BOTH, *profiled()[:8], **facts)]
-    opened = visit(page_of(runs))
+    opened = visit(page_of([on(BOTH, *profiled()[:8], **facts)]))
     assert opened.page.locator("#plot .legend").count() == 0
     facts = opened.page.locator(".facts").all_inner_texts()
     assert "2.0 GiB" in " ".join(facts)

@@ -159,8 +159,7 @@ def test_what_cannot_be_drawn_is_counted_and_not_drawn():
 
 
 def test_a_foreign_dtype_is_drawn_in_gray():
-    record = replace(matmul(256, "bf16", 1e11), dtype="int4")
-    figure = drawn(CPU, record)
+    figure = drawn(CPU, replace(matmul(256, "bf16", 1e11), dtype="int4"))
     assert [to_hex(line.get_color()) for line in markers(figure)] == ["#7a7a7a"]
     assert "int4" in " ".join(words(figure))
 

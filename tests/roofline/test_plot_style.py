@@ -177,8 +177,7 @@ def test_points_of_a_trace_are_labeled_without_modules():
     traced = [
         replace(record, details=structs.replace(record.details, module="")) for record in records
     ]
-    scene = build_scene([(stamp, traced)], gpus, dtypes)
-    said = words(draw_roofline(scene))
+    said = words(draw_roofline(build_scene([(stamp, traced)], gpus, dtypes)))
     assert {f"matmul, {pct} % of time" for pct in (30, 20, 10, 5)} <= set(said)
     assert "Labels: operation, share of time." in " ".join(" ".join(said).split())
 

@@ -47,8 +47,7 @@ def test_gpt_2_in_fp32_at_4x1024():
 
 def test_few_tokens_hold_most_at_the_vocabulary():
     assert step_memory(plan(sequence=8, batch=1)).moment == "embedding"
-    untied = replace(GPT2, is_tied=False)
-    found = step_memory(plan(config=untied, sequence=8, batch=1))
+    found = step_memory(plan(config=replace(GPT2, is_tied=False), sequence=8, batch=1))
     assert found.moment == "head"
     assert found.components()["temporary"] == 4 * V * (8 + H) + 4 * 8 * H + 8
 
@@ -76,8 +75,7 @@ def test_logits_of_llama_3():
 
 
 def test_selective_checkpointing_holds_no_scores_in_the_loss_backward():
-    step = plan(kernels=Kernels(4, is_flash=False), checkpoint="selective")
-    found = step_memory(step)
+    found = step_memory(plan(kernels=Kernels(4, is_flash=False), checkpoint="selective"))
     assert (found.moment, found.parts["activations_attention_scores"]) == ("loss", 0)
     # One layer's.
     assert found.kept_by_layers - found.sizes()["activations"] == 4 * 4 * 12 * 1024 * 1024

@@ -145,6 +145,7 @@ FACTORS = {"small": each(methodcaller("mul_", 2.0**-12)), "large": enlarge, **AN
 
 NUMBERS: dict[str, Change] = {
     "times 8": each(methodcaller("mul_", 8.0)),
+    "-3.5": each(methodcaller("fill_", -3.5)),
     "1000": each(methodcaller("fill_", 1000.0)),
     "-1000": each(methodcaller("fill_", -1000.0)),
     "lowest": each(lambda x: x.fill_(-math.inf).nan_to_num_()),

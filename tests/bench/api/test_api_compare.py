@@ -180,6 +180,10 @@ def test_a_changed_input_must_be_declared():
     x = X.clone()
     compared = bench.compare({"a": torch.relu, "b": torch.relu_}, x, **QUICK)
     assert "b: invalid: changes its inputs; " in repr(compared)
+    kept = {}
+    cached = {"a": torch.neg, "b": lambda x: kept.setdefault(x.data_ptr(), -x)}
+    (reason,) = bench.compare(cached, torch.arange(9), **QUICK).unmatched
+    assert "invalid: returns the result of an earlier call" in reason
     with pytest.raises(bench.UsageError, match="b: invalid: changes its inputs; "):
         bench.compare({"b": torch.relu_, "a": torch.relu}, x, **QUICK)
     seen = []
@@ -193,6 +197,8 @@ def test_a_changed_input_must_be_declared():
     assert list(declared.rows) == ["b"]
     assert {record.status for record in declared.records} == {"ok"}
     assert set(seen[:10]) == {float(X[3, 5])}
+    assert torch.equal(x, X)
+    bench.compare(functions, x, in_place=True, check=False, **QUICK)
     assert torch.equal(x, X)
     made = bench.compare(functions, setup=lambda: X.clone(), cache="warm", **QUICK)
     assert {record.status for record in made.records} == {"ok"}

@@ -5,11 +5,13 @@ says.
 import dataclasses
 import functools
 import gc
+import itertools
 import json
 import math
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -335,8 +337,7 @@ def test_saving_a_record_without_dtype_is_an_error():
 
 def test_a_cached_result_is_invalid_and_what_cannot_be_verified_is_flagged():
     x = torch.randn(64, 64)
-    cached = functools.lru_cache(lambda x: x @ x)
-    record = bench.measure(cached, x, **QUICK)
+    record = bench.measure(functools.lru_cache(lambda x: x @ x), x, **QUICK)
     assert (record.status, record.median_s) == ("invalid", None)
     assert record.reason == "returns the result of an earlier call"
     random = bench.measure(torch.rand_like, x, **QUICK)
@@ -458,6 +459,11 @@ def test_a_changed_input_must_be_declared_and_is_restored():
         fn = torch.mul if options else lambda x, out: torch.mul(x, x, out=out)
         record = bench.measure(fn, *arguments, **options, **QUICK)
         assert (record.status, record.flags.count("not-fresh")) == ("ok", 0)
+    calls = itertools.count()
+    late = bench.measure(lambda x: x.add_(next(calls) > 30) * 1, x, **QUICK)
+    assert late.reason.startswith("changes its inputs; ")
+    read_only = np.broadcast_to(np.float32(1), (8, 8))
+    assert bench.measure(np.negative, read_only, **QUICK).status == "ok"
 
 
 def test_declared_inputs_are_as_before_in_each_launch(cache_and_copies):

@@ -143,8 +143,7 @@ def test_what_rows_keep_gives_way_to_a_row_that_needs_the_memory(monkeypatch):
     kept = Kept(device.free_bytes())
     for row, copies in ((small, 40), (other, 200)):
         checks = Checks(op, row.case, device)
-        name = name_of(row.blank())
-        kept.add(name, SimpleNamespace(row=row, sets=range(copies), checks=checks))
+        kept.add(name_of(row.blank()), SimpleNamespace(row=row, sets=range(copies), checks=checks))
     assert [*kept.ready] == [name_of(small.blank())]  # the other would need more than a quarter
     kept.make_room(other, device)
     assert kept.ready

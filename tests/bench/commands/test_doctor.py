@@ -28,9 +28,10 @@ from bench.harness.device import device as facts
 from bench.harness.device.device import cpu_device
 from bench.harness.run import Progress
 from bench.harness.settings import Settings
-from results.record import Record, Rounds
+from results.record import Rounds
 from roofline.gpu_table import load_gpus
 from roofline.machine import QUANTITIES, Ceiling, Machine
+from tests import records
 from tests.bench import nvml_replay
 from tests.bench.commands import CPU
 
@@ -182,18 +183,7 @@ H100 = Machine("h100-sxm", "H100", (Ceiling("flops", "fp16", 989.4e12, "datashee
 
 
 def record(**fields):
-    ok = Record(
-        op="matmul",
-        provider="torch",
-        dtype="bf16",
-        shape={"m": 4096},
-        case="4096x4096x4096",
-        status="ok",
-        samples_s=(1e-3,),
-        median_s=1e-3,
-        flops=int(794.5e9),
-    )
-    return replace(ok, **fields)
+    return records.record(**{"median_s": 1e-3, "flops": int(794.5e9)} | fields)
 
 
 @pytest.mark.parametrize(

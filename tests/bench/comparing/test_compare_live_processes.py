@@ -17,22 +17,10 @@ from bench.harness.op import Case
 from bench.harness.run import Run
 from bench.harness.settings import Settings
 from bench.matmul import OPS, OPTIONS
-from results.record import Record
 from tests.bench import commands
+from tests.records import record
 
 CASE = Case.of("matmul", "bf16", {"m": 16, "n": 32, "k": 48}, OPTIONS, {"layout": "nt", "batch": 2})
-
-
-def record(provider, status="ok"):
-    return Record(
-        op="matmul",
-        provider=provider,
-        dtype="bf16",
-        shape={"m": 16},
-        case="16",
-        status=status,
-        median_s=1.0,
-    )
 
 
 class DyingWorkers:
@@ -48,7 +36,7 @@ class DyingWorkers:
         if self.broken:
             name = self.broken.pop(0)
             raise worker.WorkerError(f"{name} died", names.index(name) if name else None)
-        return [record(row.label) for row in rows], ""
+        return [record(provider=row.label) for row in rows], ""
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,6 @@ def test_each_graph_is_verified_from_its_first_copy(monkeypatch):
         "make_sampler",
         lambda calls, device, limits, refusal, reading, before: checks.append(refusal) or sampler,
     )
-    both = [Plain(calls), Plain(calls)]
-    begin(both)
+    begin([Plain(calls), Plain(calls)])
     firsts = [check.__self__.calls[0] for check in checks]
     assert firsts == [calls[0], calls[2]]

@@ -223,6 +223,7 @@ WRONG = [
     ("rmsnorm", "fp32", rmsnorm_without_epsilon, rmsnorm_of_wide_squares, "small"),
     ("silu", "fp32", silu_of_exp, functional.silu, "1000"),
     ("gelu-tanh", "fp32", gelu_tanh_of_exp, partial(functional.gelu, approximate="tanh"), "1000"),
+    ("gelu", "fp32", lambda x: functional.gelu(x) * (x > -3), None, "-3.5"),
     ("relu", "fp32", relu_of_comparison, torch.relu, "NaN"),
     ("relu", "bf16", relu_of_absolute, torch.relu, "largest"),
     ("decode-attention", "fp32", attention_without_maximum, attention_with_maximum, "scores"),

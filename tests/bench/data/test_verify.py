@@ -349,6 +349,7 @@ def test_bytes_are_the_same_or_not(value):
     x = torch.full((3, 4), value)
     assert verify.same_bytes(x, x.clone()) is True
     assert verify.same_bytes(x.T, x.clone().T) is True
+    assert verify.same_bytes(x[:, 1], x[:, 2]) is True
     assert verify.same_bytes(x, torch.full((3, 4), -value)) is False
     assert verify.same_bytes(x, x[:2]) is False
 

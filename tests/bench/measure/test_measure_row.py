@@ -131,8 +131,7 @@ def test_launches_rotate_through_every_copy(providers):
         torch.add(x, y, out=out)
 
     providers["watching"] = watching
-    device = replace(CPU, cache_bytes=CASE_BYTES)  # four times the cache is four sets
-    record = measure("watching", device=device)
+    record = measure("watching", device=replace(CPU, cache_bytes=CASE_BYTES))
     assert record.copies == len(set(seen)) == 5
     assert record.cache == "cold"
     timed = seen[1:-1]

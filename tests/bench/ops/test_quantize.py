@@ -30,8 +30,7 @@ def test_torch_is_right_also_on_hard_inputs(op, dtype):
 
 
 def test_codes_and_scales_by_hand():
-    x = torch.tensor([[896.0, -448.0, 2.0, 37.0]] * 2).repeat(1, 4)
-    out = TOKEN.reference(x)
+    out = TOKEN.reference(torch.tensor([[896.0, -448.0, 2.0, 37.0]] * 2).repeat(1, 4))
     assert out[32:].view(torch.float32).tolist() == [2.0, 2.0]
     codes = out[:32].view(torch.float8_e4m3fn).float()  # 18.5 is between 18 and 20
     assert codes.tolist() == [448.0, -224.0, 1.0, 18.0] * 8

@@ -17,8 +17,7 @@ class Counting(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        operation = count(func, args, kwargs or {}, result)
-        self.counts.append(operation)
+        self.counts.append(count(func, args, kwargs or {}, result))
         return result
 
 

@@ -296,9 +296,7 @@ def test_gradients_of_a_recurrent_layer_are_counted():
 
 def test_an_embedding_bag_reads_the_rows_of_its_indices():
     bag = nn.EmbeddingBag(1000, 64, mode="sum")
-    indices = torch.arange(20)
-    offsets = torch.tensor([0, 5, 10, 15])
-    operations = operations_of(bag, indices, offsets)
+    operations = operations_of(bag, torch.arange(20), torch.tensor([0, 5, 10, 15]))
     assert not unknown_of(operations)
     # 20 rows of 64 fp32 values, and the int64 indices and offsets.
     assert sum(each.bytes_read for each in operations) == 20 * 64 * 4 + 20 * 8 + 4 * 8

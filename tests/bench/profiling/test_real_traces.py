@@ -269,8 +269,7 @@ def test_coverage_is_a_part_of_the_time(tmp_path, capsys):
 def test_groups_are_written_in_all_formats(by, tmp_path, capsys):
     words = ["profile", "--from", str(busy(tmp_path / "trace.json", 3.0)), "--no-save", "--by", by]
     assert main([*words, "--format", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    groups = document["groups"]
+    groups = json.loads(capsys.readouterr().out)["groups"]
     longest = {"category": ("matmul", 75e-6), "kernel": ("gemm", 45e-6), "module": ("all", 77e-6)}
     assert (groups[0][by], groups[0]["time_s"]) == (longest[by][0], pytest.approx(longest[by][1]))
     assert main([*words, "--format", "csv"]) == 0
@@ -300,8 +299,7 @@ def test_without_shapes_there_are_times_only(tmp_path, capsys):
         events.append(event("aten::mm", 10.0 * number, 5.0))
         events.append(launch(10.0 * number + 1, number))
         events.append(kernel("gemm", 10.0 * number + 2, 4.0, number))
-    path = written(events, tmp_path / "trace.json")
-    lines = said_of(path, capsys)
+    lines = said_of(written(events, tmp_path / "trace.json"), capsys)
     said = "It has no shapes; record it with record_shapes=True to see FLOPs and bytes."
     assert said in lines
     assert not [line for line in lines if "MFU" in line or "reached its roof" in line]
@@ -481,8 +479,7 @@ def saved_profile(tmp_path, name, kernels, gpu=H100):
 def test_two_profiles_are_compared_by_the_difference_in_time(tmp_path, capsys):
     before = saved_profile(tmp_path, "before", [("aten::mm", 50.0), ("aten::mul", 20.0)] * 2)
     a100 = H100 | {"name": "NVIDIA A100-SXM4-80GB"}
-    kernels = [("aten::mm", 10.0), ("aten::mul", 25.0)]
-    after = saved_profile(tmp_path, "after", kernels, a100)
+    after = saved_profile(tmp_path, "after", [("aten::mm", 10.0), ("aten::mul", 25.0)], a100)
     capsys.readouterr()
     assert results_command(["compare", before, after, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -77,8 +77,7 @@ def made():
         Fusion(module="layers.*", operations=("silu", "exp"), count=1, saved_bytes=120),
     )
     totals = msgspec.structs.replace(step_of(breakdown), fusing=fusions)
-    environment = replace(ENVIRONMENT, profile=totals)
-    return Profile(environment, records_of(breakdown), render)
+    return Profile(replace(ENVIRONMENT, profile=totals), records_of(breakdown), render)
 
 
 def printed(made, width=160, **options):

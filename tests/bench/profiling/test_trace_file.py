@@ -149,8 +149,7 @@ def test_what_has_no_shape_is_named_and_not_counted(tmp_path, capsys, runs):
 def gpu_trace(tmp_path):
     """Return a trace of an H100, written by hand."""
     path = tmp_path / "trace.json.gz"
-    text = Path(__file__).with_name("gpu_trace.json").read_bytes()
-    path.write_bytes(gzip.compress(text))
+    path.write_bytes(gzip.compress(Path(__file__).with_name("gpu_trace.json").read_bytes()))
     return path
 
 

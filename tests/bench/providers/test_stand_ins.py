@@ -1,5 +1,7 @@
 """Fallback to older kernel versions, and the source hash of a record."""
 
+from dataclasses import replace
+
 import pytest
 from test_providers import A100, CPU, FOR_HOPPER, H100, KERNEL, OPS, TUNED, versions  # noqa: F401  the fixture
 
@@ -9,8 +11,8 @@ from bench.harness.measure import measure_row as row_protocol
 from bench.harness.measure import rows
 from bench.harness.op import Case
 from bench.harness.providers.registry import default_providers, load
-from bench.harness.timing.protocol import Limits
 from kernels import versions as kernel_files
+from tests.bench import commands
 
 ROOT = kernel_files.PACKAGE.parent
 
@@ -39,14 +41,7 @@ def on_a_gpu(versions, monkeypatch):  # noqa: F811
     def measure(n, older=None):
         older = default_providers("elementwise", H100) if older is None else older
         case = Case("add", "fp32", {"n": n})
-        limits = Limits(
-            min_samples=3,
-            target_half_width=1.0,
-            min_time_s=0,
-            cap_s=0.1,
-            warm_up_s=0,
-            min_sample_s=1e-6,
-        )
+        limits = replace(commands.QUICK, min_samples=3, target_half_width=1.0)
         names = ["triton-v11"]
         planned = rows.plan(OPS["add"], case, names, CPU, rows.Settings(), older, "elementwise")
         return [row_protocol.measure_row(row, CPU, None, limits) for row in planned]

@@ -88,8 +88,7 @@ def peers_of(store, count):
 
 
 def test_all_ranks_start_together():
-    store = torch.distributed.HashStore()
-    first, second = peers_of(store, 2)
+    first, second = peers_of(torch.distributed.HashStore(), 2)
     assert not first.meet("together", looks(3))
     assert second.meet("together", looks(0))
     assert Peers(rank_of(0, 0), None).meet("together", looks(0))  # one rank alone

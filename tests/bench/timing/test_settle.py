@@ -51,8 +51,7 @@ def test_a_steady_device_has_the_minimum_warm_up():
 )
 def test_warm_up_takes_a_third_of_the_time_left_at_most(left_s, taken_s):
     """But never less than the minimum, without which times would not be those of a busy device."""
-    rising_s = [1e-2 * 1.05**index for index in range(500)]
-    result = settled_with(rising_s, left_s=left_s)
+    result = settled_with([1e-2 * 1.05**index for index in range(500)], left_s=left_s)
     assert not result.settled
     assert taken_s <= result.seconds <= 1.1 * taken_s
 
