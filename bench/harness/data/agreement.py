@@ -764,7 +764,6 @@ def _difference(
         return None, 0.0
     eps = torch.finfo(mine.dtype).eps
     share = max(eps, error)
-    typical = _rms(truth.abs().double().reshape(1, -1))
     worst = Worst()
     sums = torch.zeros(3, dtype=torch.float64)
     known = 0
@@ -774,7 +773,8 @@ def _difference(
         sums += torch.stack([x.nan_to_num(0.0, 0.0, 0.0).real.sum() for x in products]).cpu()
         is_same = torch.isclose(third, first, rtol=0.0, atol=0.0, equal_nan=True)
         rms = _rms(second)
-        rms = torch.where(rms == 0, typical, rms)
+        if not rms.all():
+            rms = torch.where(rms == 0, _rms(_wide(truth).reshape(1, -1)), rms)
         limit = ERRORS * share * rms + eps * second.abs()
         ratio = ((third - second).abs() / limit).nan_to_num(math.inf, math.inf)
         ratio = ratio.masked_fill(~first.isfinite(), math.inf).masked_fill(is_same, 0.0)
