@@ -212,12 +212,8 @@ class Expected:
             errors = _errors(results, references)
             if _are_references(references, errors):
                 terms = [largest // max(1, x.numel()) for x in results]
-                return cls(
-                    results,
-                    references,
-                    name,
-                    list(map(max, errors, map(_rounding, results, terms))),
-                )
+                sums = map(_rounding, results, terms)  # a q of few elements is chance
+                return cls(results, references, name, list(map(max, errors, sums)))
         errors = _errors(
             [x[:FIRST_ROWS] for x in results if x.dim()],
             _run_in(torch.float64, call, rows_of=results[0].shape[:1]),
@@ -440,7 +436,7 @@ def _is_sorted(x: Tensor) -> bool:
 
 
 def _vary(x: Tensor, is_normalized: bool, is_structured: bool, number: int) -> None:
-    """Change the contents in place, otherwise for each number."""
+    """Change the contents in place, differently for each number."""
     scale = 1.0 if is_normalized else 0.25 + 0.5 * (number * GOLDEN_RATIO % 1)
     changed = (x * scale).contiguous()
     if not x.any():
